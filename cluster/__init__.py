@@ -1,0 +1,1 @@
+"""Where trials run: this machine, or a cluster. Knows nothing of sweeps or of training."""

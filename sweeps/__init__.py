@@ -1,0 +1,1 @@
+"""Many trials: a question, a space, an answer. Nothing is imported here."""

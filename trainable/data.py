@@ -1,0 +1,232 @@
+"""Splits, the order of samples, and batches on the device, by index where the samples fit there.
+
+Position is (epoch, step): any batch of any epoch can be had without drawing those before it.
+Knows nothing of models or losses.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from trainable.seeding import derive_seed, generator, isolated, permutation
+
+if TYPE_CHECKING:
+    from trainable.task import Batch, Examples
+
+GATHER_BYTES = 32 * 2**20  # resident samples are brought into order this many bytes at a time
+
+
+def stratified_split(labels: Tensor, shares: dict[str, float], seed: int) -> dict[str, Tensor]:
+    """Disjoint index tensors named like `shares`, each class spread over them in those proportions.
+
+    labels: (N,) integers. The same seed gives the same split; every sample lands in exactly one part.
+    """
+    total = sum(shares.values())
+    if not math.isclose(total, 1.0):
+        raise ValueError(f"shares {shares} add up to {total}; they must add up to 1")
+    parts: dict[str, list[Tensor]] = {name: [] for name in shares}
+    for label in labels.unique(sorted=True).tolist():
+        members = (labels == label).nonzero().squeeze(1)
+        order = generator(torch.device("cpu"), seed, "split", int(label))
+        members = members[torch.randperm(len(members), generator=order)]
+        start, cumulative = 0, 0.0
+        for name, share in shares.items():
+            cumulative += share
+            stop = round(cumulative * len(members))
+            parts[name].append(members[start:stop])
+            start = stop
+    return {name: torch.cat(pieces).sort().values for name, pieces in parts.items()}
+
+
+def step_sizes(num_samples: int, batch_size: int, merge_single: bool) -> list[int]:
+    """The number of samples of each step of an epoch; together they are all samples.
+
+    `merge_single`: a rest of one sample joins the step before it, because BatchNorm cannot train on one.
+    """
+    sizes = [batch_size] * (num_samples // batch_size)
+    rest = num_samples % batch_size
+    if rest == 1 and merge_single and sizes:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    return sizes
+
+
+def num_samples_of(examples: Examples) -> int:
+    return len(examples[0]) if isinstance(examples, tuple) else len(examples)  # type: ignore[arg-type]
+
+
+def num_bytes_of(examples: Examples) -> int | None:
+    """The size of the samples in memory; None for a Dataset, which alone knows."""
+    if not isinstance(examples, tuple):
+        return None
+    return sum(tensor.numel() * tensor.element_size() for tensor in examples)
+
+
+class Batches(Protocol):
+    """Batches on the device: an epoch of them from any step on, and how long they were waited for."""
+
+    sizes: list[int]
+    wait_s: float
+
+    def epoch(self, epoch: int, first_step: int) -> Iterator[Batch]: ...
+
+    def close(self) -> None: ...
+
+
+class ResidentBatches:
+    """All samples live on the device; a batch is a slice of the samples brought into order there.
+
+    The order of many steps is gathered at once and then cut into views, so a step costs no kernel
+    for its data at all.
+    """
+
+    def __init__(self, tensors: tuple[Tensor, ...], sizes: list[int], device: torch.device, seed: int | None) -> None:
+        self.tensors = tuple(tensor.to(device) for tensor in tensors)
+        self.sizes = sizes
+        self.wait_s = 0.0  # nothing is ever waited for
+        self._device = device
+        self._seed = seed
+
+    def epoch(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        if self._seed is None:  # in the order they stand
+            pieces = [tensor.split(self.sizes) for tensor in self.tensors]
+            yield from zip(*(piece[first_step:] for piece in pieces), strict=True)
+            return
+        order = permutation(sum(self.sizes), self._seed, epoch).to(self._device)
+        row_bytes = sum(tensor[:1].numel() * tensor.element_size() for tensor in self.tensors)
+        stride = max(1, GATHER_BYTES // max(1, row_bytes * max(self.sizes)))
+        starts = [0]
+        for size in self.sizes:
+            starts.append(starts[-1] + size)
+        for first in range(first_step, len(self.sizes), stride):
+            sizes = self.sizes[first : first + stride]
+            rows = order[starts[first] : starts[first + len(sizes)]]
+            gathered = [tensor.index_select(0, rows).split(sizes) for tensor in self.tensors]
+            yield from zip(*gathered, strict=True)
+
+    def close(self) -> None:
+        self.tensors = ()
+
+
+class LoadedBatches:
+    """Samples come from a Dataset through a DataLoader; pinned and copied ahead where there is a GPU.
+
+    What a sample's random transforms draw is a function of (seed, epoch, sample index), so the number
+    of workers never changes a result.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        sizes: list[int],
+        device: torch.device,
+        seed: int | None,
+        *,
+        draw_seed: int,
+        num_workers: int,
+        multiprocessing_context: str | None = None,
+    ) -> None:
+        self.sizes = sizes
+        self.wait_s = 0.0
+        self._device = device
+        self._sampler = _EpochSampler(sizes, seed)
+        self._loader: DataLoader[Any] = DataLoader(
+            _SeededSamples(dataset, draw_seed),
+            batch_sampler=self._sampler,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            pin_memory=device.type == "cuda",
+            multiprocessing_context=multiprocessing_context if num_workers else None,
+            # Without a generator of its own the loader draws from the global one at every epoch,
+            # and a resume in mid-epoch would draw once more than the unbroken run.
+            generator=torch.Generator().manual_seed(draw_seed),
+        )
+
+    def epoch(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        self._sampler.position = (epoch, first_step)
+        batches = iter(self._loader)
+        ahead: Batch | None = None
+        while True:
+            began = time.perf_counter()
+            host = next(batches, None)
+            self.wait_s += time.perf_counter() - began
+            batch = None if host is None else tuple(tensor.to(self._device, non_blocking=True) for tensor in host)
+            # One batch is on its way to the device while the one before it is computed on.
+            if ahead is not None:
+                yield ahead
+            if batch is None:
+                return
+            ahead = batch
+
+    def close(self) -> None:
+        """End the worker processes now; left alone they live until the loader is collected."""
+        iterator = getattr(self._loader, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()
+            self._loader._iterator = None
+
+
+class _EpochSampler(Sampler[list[tuple[int, int]]]):
+    """Lists of (epoch, sample index), one list a step, from `position` on."""
+
+    def __init__(self, sizes: list[int], seed: int | None) -> None:
+        self.position = (0, 0)
+        self._sizes = sizes
+        self._seed = seed
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        epoch, first_step = self.position
+        num_samples = sum(self._sizes)
+        order = list(range(num_samples)) if self._seed is None else permutation(num_samples, self._seed, epoch).tolist()
+        start = 0
+        for step, size in enumerate(self._sizes):
+            if step >= first_step:
+                yield [(epoch, index) for index in order[start : start + size]]
+            start += size
+
+    def __len__(self) -> int:
+        return len(self._sizes) - self.position[1]
+
+
+class _SeededSamples(Dataset[Any]):
+    """A dataset whose every sample draws from its own stream, in whatever process it is made."""
+
+    def __init__(self, dataset: Dataset[Any], seed: int) -> None:
+        self._dataset = dataset
+        self._seed = seed
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        epoch, index = key
+        with isolated(derive_seed(self._seed, "sample", epoch, index)):
+            return self._dataset[index]
+
+
+def make_batches(
+    examples: Examples,
+    sizes: list[int],
+    device: torch.device,
+    *,
+    seed: int | None,
+    draw_seed: int,
+    resident_gib: float,
+    num_workers: int,
+) -> Batches:
+    """Batches over `examples`: resident where they are tensors that fit, through a loader otherwise.
+
+    seed: of the order of samples; None: the order in which they stand (evaluation).
+    """
+    if isinstance(examples, tuple):
+        num_bytes = num_bytes_of(examples)
+        assert num_bytes is not None
+        if num_bytes <= resident_gib * 2**30:
+            return ResidentBatches(examples, sizes, device, seed)
+        examples = torch.utils.data.TensorDataset(*examples)
+    return LoadedBatches(examples, sizes, device, seed, draw_seed=draw_seed, num_workers=num_workers)

@@ -1,0 +1,225 @@
+"""TrainState: everything of a run that changes, and the one table of what a checkpoint holds.
+
+`parts()` is walked by saving and by loading alike, so the two cannot drift apart.
+Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from trainable import seeding
+from trainable.config import TrainConfig
+from trainable.optim import freeze, make_optimizer
+from trainable.precision import Numerics
+from trainable.task import Task
+
+COMPACT_AFTER = 512  # recorded scalars are joined into one tensor after this many, without a sync
+
+
+class StateMismatch(Exception):
+    """A checkpoint of another model or configuration: which names or shapes differ first."""
+
+
+@dataclass
+class Progress:
+    """Where the run stands. `step` alone is the position in the data."""
+
+    step: int = 0  # steps taken, of all epochs
+    updates: int = 0  # optimizer steps; fewer than `step` where the scaler skipped some
+    reports: int = 0
+    finished: bool = False  # trained to its end, or stopped early
+    seconds: float = 0.0  # spent in training and evaluation, over all attempts
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, and for how long there was none better."""
+
+    value: float | None = None
+    step: int = 0
+    evaluations_since: int = 0
+    decays: int = 0  # of the plateau schedule
+    evaluations_since_decay: int = 0
+
+
+@dataclass
+class Interval:
+    """What was recorded since the last report, one value a step; tensors stay on the device, nothing is fetched."""
+
+    lrs: list[float] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)  # numbers, or device scalars where the task counts tokens
+    losses: list[Tensor] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
+    norms_after: list[Tensor] = field(default_factory=list)
+
+    def record(self, lr: float, weight: Any, loss: Tensor, norm: Tensor, norm_after: Tensor) -> None:
+        self.lrs.append(lr)
+        self.weights.append(weight)
+        self.losses.append(loss)
+        self.norms.append(norm)
+        self.norms_after.append(norm_after)
+        if len(self.lrs) % COMPACT_AFTER == 0:
+            self.losses, self.norms, self.norms_after = (
+                [joined(values)] for values in (self.losses, self.norms, self.norms_after)
+            )
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "lrs": list(self.lrs),
+            "weights": [float(weight) for weight in self.weights],
+            **{name: joined(getattr(self, name)).cpu() for name in ("losses", "norms", "norms_after")},
+        }
+
+    def load(self, saved: dict[str, Any], device: torch.device) -> None:
+        self.lrs, self.weights = list(saved["lrs"]), list(saved["weights"])
+        for name in ("losses", "norms", "norms_after"):
+            setattr(self, name, [saved[name].to(device)] if self.lrs else [])
+
+
+def joined(values: list[Tensor]) -> Tensor:
+    """Scalars and vectors, in order, as one vector."""
+    return torch.cat([value.reshape(-1) for value in values]) if values else torch.empty(0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One row of the table: how a part is read for saving, and how it is put back."""
+
+    save: Callable[[], Any]
+    load: Callable[[Any], None]
+
+
+class TrainState:
+    """The mutable side of a run: model, optimizer, scaler, averages, progress, best, generators."""
+
+    def __init__(self, task: Task, config: TrainConfig, numerics: Numerics) -> None:
+        self.config = config
+        self.device = numerics.device
+        seeding.seed_everything(config.seed)
+        self.model: nn.Module = task.model().to(self.device)
+        self.frozen = freeze(self.model, config.freeze)
+        self.optimizer: Optimizer = make_optimizer(self.model, config)
+        self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.scaler = numerics.scaler()
+        self.average: AveragedModel | None = None
+        if config.ema_decay is not None:
+            self.average = AveragedModel(
+                self.model, multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay), use_buffers=False
+            )
+        self.progress = Progress()
+        self.best = Best()
+        self.interval = Interval()
+        self.micro_batch: int | None = config.micro_batch  # made smaller by a rescue from out-of-memory
+        self.compiled = False
+        if config.compile:
+            # In place, so that the keys of the state dict stay raw. After the optimizer: it holds the same tensors.
+            self.model.compile()
+            self.compiled = True
+
+    def train_mode(self) -> None:
+        """train(), but frozen modules stay in eval(): their buffers must not move."""
+        self.model.train()
+        for module in self.frozen:
+            module.eval()
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The model that evaluation looks at: the average of weights, where one is kept."""
+        return self.model if self.average is None else self.average.module
+
+    def parts(self) -> dict[str, Part]:
+        """Everything that an exact continuation needs. Values are tensors and plain values only."""
+        return {
+            "model": Part(self.model.state_dict, lambda saved: load_strictly(self.model, saved)),
+            "optimizer": Part(self.optimizer.state_dict, self._load_optimizer),
+            "scaler": Part(self.scaler.state_dict, self._load_scaler),
+            "average": Part(lambda: self.average.state_dict() if self.average else {}, self._load_average),
+            "progress": Part(lambda: asdict(self.progress), lambda saved: _assign(self.progress, saved)),
+            "best": Part(lambda: asdict(self.best), lambda saved: _assign(self.best, saved)),
+            "interval": Part(lambda: self.interval.save(), lambda saved: self.interval.load(saved, self.device)),
+            "micro_batch": Part(lambda: self.micro_batch, lambda saved: setattr(self, "micro_batch", saved)),
+            "random": Part(
+                lambda: seeding.global_state(self.device), lambda saved: seeding.set_global_state(saved, self.device)
+            ),
+        }
+
+    def save(self) -> dict[str, Any]:
+        return {name: part.save() for name, part in self.parts().items()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Put back what `save` gave. Raises StateMismatch where the two do not fit."""
+        parts = self.parts()
+        if set(saved) != set(parts):
+            raise StateMismatch(f"the checkpoint holds {sorted(saved)}, this version needs {sorted(parts)}")
+        for name, part in parts.items():
+            part.load(saved[name])
+
+    def weights_sha256(self) -> str:
+        """sha256 over names, dtypes, shapes and bytes of the model's state, so results compare to the bit."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            tensor = tensor.detach().cpu().contiguous()
+            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+        return digest.hexdigest()
+
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
+        # load_state_dict brings back the old learning rate and all other settings of the groups;
+        # what the configuration says now decides.
+        settings = [
+            {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
+        ]
+        try:
+            self.optimizer.load_state_dict(saved)
+        except (ValueError, KeyError) as error:
+            raise StateMismatch(
+                f"the checkpoint's optimizer state does not fit {self.config.optimizer}: {error}"
+            ) from error
+        for group, values in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(values)
+
+    def _load_scaler(self, saved: dict[str, Any]) -> None:
+        # A disabled scaler has an empty state; a run may move between devices with and without one.
+        if saved and self.scaler.is_enabled():
+            self.scaler.load_state_dict(saved)
+
+    def _load_average(self, saved: dict[str, Any]) -> None:
+        if self.average is None:
+            return
+        if saved:
+            load_strictly(self.average, saved)
+        else:
+            warnings.warn("the checkpoint has no average of weights; the average starts from its weights", stacklevel=2)
+            load_strictly(self.average.module, self.model.state_dict())
+
+
+def load_strictly(module: nn.Module, saved: dict[str, Tensor]) -> None:
+    """load_state_dict, with the first differences named (tutorial: 检查架构和 key 名)."""
+    own = module.state_dict()
+    differences = [f"{name} is missing in the checkpoint" for name in own if name not in saved]
+    differences += [f"{name} is unknown to the model" for name in saved if name not in own]
+    differences += [
+        f"{name} has shape {tuple(saved[name].shape)} in the checkpoint, {tuple(own[name].shape)} in the model"
+        for name in own
+        if name in saved and isinstance(own[name], Tensor) and own[name].shape != saved[name].shape
+    ]
+    if differences:
+        first = "; ".join(itertools.islice(differences, 3))
+        raise StateMismatch(f"the checkpoint is of another model ({len(differences)} differences): {first}")
+    module.load_state_dict(saved)
+
+
+def _assign(target: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(target, name, value)

@@ -1,0 +1,200 @@
+"""Task and Splits: what a user brings, and finding a task by its name.
+
+Knows nothing of training, and imports no torch: describing a sweep must not pay for it.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainable.config import unknown_name
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.utils.data import Dataset
+
+    Batch = tuple[Tensor, ...]
+    Examples = tuple[Tensor, ...] | Dataset[Any]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The samples a sweep may see. The test part is not here: only `Task.test` opens it.
+
+    `train` and `val` are each a tuple of tensors whose first dimension counts the samples
+    (images: (N, C, H, W) float, labels: (N,) long), or a map-style Dataset that gives such a tuple
+    for one sample. `indices` records which samples of the source went where.
+    """
+
+    train: Examples
+    val: Examples
+    indices: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """sha256 over the recorded indices and, for tensors, over the samples themselves."""
+        digest = hashlib.sha256()
+        for name in sorted(self.indices):
+            digest.update(f"{name}:{self.indices[name]};".encode())
+        for examples in (self.train, self.val):
+            if isinstance(examples, tuple):
+                for tensor in examples:
+                    array = tensor.detach().cpu().contiguous().numpy()
+                    digest.update(f"{array.dtype}{array.shape}".encode())
+                    digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+class Task(abc.ABC):
+    """What a user brings: model, data, loss, metrics. Subclasses are frozen dataclasses.
+
+    Their fields can be set (`--set task.width=64`) and searched. Losses and metrics are **sums**
+    over the batch; the loop divides them by the weight of everything they were summed over, so
+    batch sizes, micro-batches, short last batches and padding never change a result.
+    """
+
+    @abc.abstractmethod
+    def model(self) -> nn.Module:
+        """A new model on the CPU; its initial weights come from torch's global generator."""
+
+    @abc.abstractmethod
+    def splits(self, seed: int) -> Splits:
+        """The train and val samples; the same seed gives the same split."""
+
+    def test(self, seed: int) -> Examples:
+        """The test samples of the same split. Only acceptance calls this, once."""
+        raise NotImplementedError(f"{type(self).__name__} has no test part")
+
+    @abc.abstractmethod
+    def loss(self, outputs: Any, batch: Batch) -> Tensor:
+        """The sum of the losses of the batch: a scalar."""
+
+    def predict(self, model: nn.Module, batch: Batch) -> Any:
+        """The model's outputs for a batch."""
+        return model(batch[0])
+
+    def weight(self, batch: Batch) -> int | Tensor:
+        """What the losses of the batch are summed over: samples, or tokens that count."""
+        return len(batch[0])
+
+    def metrics(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """Sums over the batch that become means in evaluation, such as the number of hits."""
+        return {}
+
+    def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """A training batch, changed at random on its device; draws only from `generator`."""
+        return batch
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of the task, as plain values."""
+        return {
+            item.name: getattr(self, item.name)
+            for item in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+
+
+def known_tasks() -> list[str]:
+    """The names of the built-in tasks."""
+    package = importlib.import_module("trainable.tasks")
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+
+
+def absolute_spec(spec: str) -> str:
+    """`spec` in a form that means the same in any working directory."""
+    path, colon, name = spec.rpartition(":")
+    return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else spec
+
+
+def load_task(spec: str, settings: Mapping[str, Any] | None = None) -> Task:
+    """The task that `spec` names: a built-in one, `package.module:Class` or `path/file.py:Class`.
+
+    Raises ValueError in words: unknown name, file or class missing, import fails, unknown setting.
+    """
+    task_class = _find_class(spec)
+    settings = dict(settings or {})
+    known = [item.name for item in dataclasses.fields(task_class)]  # type: ignore[arg-type]
+    for name in settings:
+        if name not in known:
+            raise ValueError(unknown_name(f"setting of task {spec!r}", f"task.{name}", [f"task.{k}" for k in known]))
+    hints = typing.get_type_hints(task_class)
+    try:
+        return task_class(**{name: _as_declared(value, hints.get(name)) for name, value in settings.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"task {spec!r} refuses {settings}: {error}") from error
+
+
+def _as_declared(value: Any, hint: Any) -> Any:
+    """YAML has lists where a frozen dataclass has tuples, and whole numbers where it has floats."""
+    if isinstance(value, list) and (hint is tuple or typing.get_origin(hint) is tuple):
+        return tuple(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, float, bool, str) and type(value) is not hint:
+        raise ValueError(f"{value!r} is not of type {hint.__name__}")
+    return value
+
+
+def _find_class(spec: str) -> type[Task]:
+    location, colon, name = spec.rpartition(":")
+    if not colon:
+        if spec not in known_tasks():
+            raise ValueError(
+                unknown_name("task", spec, known_tasks())
+                + "; or bring your own: package.module:Class or path/file.py:Class"
+            )
+        module = importlib.import_module(f"trainable.tasks.{spec}")
+        name = spec.title().replace("_", "")
+    elif location.endswith(".py"):
+        module = _module_from_file(Path(location), spec)
+    else:
+        try:
+            module = importlib.import_module(location)
+        except Exception as error:  # the user's module may raise anything while it is imported
+            raise ValueError(f"task {spec!r}: importing {location} failed: {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        classes = [key for key, value in vars(module).items() if _is_task(value)]
+        raise ValueError(f"task {spec!r}: no {name!r} there; tasks in it: {', '.join(classes) or 'none'}")
+    if not _is_task(found):
+        raise ValueError(
+            f"task {spec!r}: {name} must be a class that derives from trainable.task.Task "
+            "and is marked @dataclass(frozen=True)"
+        )
+    return typing.cast(type[Task], found)
+
+
+def _is_task(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Task) and dataclasses.is_dataclass(value)
+
+
+def _module_from_file(path: Path, spec: str) -> types.ModuleType:
+    if not path.is_file():
+        raise ValueError(f"task {spec!r}: there is no file {path.resolve()}")
+    # The name holds the path, so that two files of one name are two modules; it stands in
+    # sys.modules because dataclasses and pickle look a class's module up there.
+    name = f"{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:  # the user's file may raise anything while it is imported
+        del sys.modules[name]
+        raise ValueError(f"task {spec!r}: importing {path} failed: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,77 @@
+"""digits: scikit-learn's bundled 1,797 real 8x8 images of handwritten digits, and an MLP.
+
+Needs no download. torch and scikit-learn are imported where they are used, so that describing
+this task (which a driver does before anything trains) costs neither import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainable.task import Splits, Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+SHARES = {"train": 0.7, "val": 0.15, "test": 0.15}
+NUM_PIXELS, NUM_CLASSES = 64, 10
+
+
+@dataclass(frozen=True)
+class Digits(Task):
+    """Which digit is it? images: (B, 64) float in 0..1, labels: (B,) long in 0..9."""
+
+    width: int = 64  # units of each hidden layer
+    depth: int = 2  # hidden layers
+    dropout: float = 0.0  # share of hidden units switched off in training
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.depth < 0:
+            raise ValueError(f"width={self.width} must be at least 1 and depth={self.depth} at least 0")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
+
+    def model(self) -> nn.Module:
+        from torch import nn
+
+        layers: list[nn.Module] = []
+        num_inputs = NUM_PIXELS
+        for _ in range(self.depth):
+            layers += [nn.Linear(num_inputs, self.width), nn.ReLU()]
+            if self.dropout:
+                layers.append(nn.Dropout(self.dropout))
+            num_inputs = self.width
+        return nn.Sequential(*layers, nn.Linear(num_inputs, NUM_CLASSES))
+
+    def splits(self, seed: int) -> Splits:
+        images, labels, parts = self._load(seed)
+        return Splits(
+            train=(images[parts["train"]], labels[parts["train"]]),
+            val=(images[parts["val"]], labels[parts["val"]]),
+            indices={name: parts[name].tolist() for name in ("train", "val")},
+        )
+
+    def test(self, seed: int) -> tuple[Tensor, ...]:
+        images, labels, parts = self._load(seed)
+        return images[parts["test"]], labels[parts["test"]]
+
+    def loss(self, outputs: Any, batch: tuple[Tensor, ...]) -> Tensor:
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs, batch[1], reduction="sum")
+
+    def metrics(self, outputs: Any, batch: tuple[Tensor, ...]) -> dict[str, torch.Tensor]:
+        return {"accuracy": (outputs.argmax(1) == batch[1]).sum()}
+
+    def _load(self, seed: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        import torch
+        from sklearn.datasets import load_digits
+
+        from trainable.data import stratified_split
+
+        bunch = load_digits()
+        images = torch.tensor(bunch.data, dtype=torch.float32) / 16  # pixels are 0..16
+        labels = torch.tensor(bunch.target, dtype=torch.int64)
+        return images, labels, stratified_split(labels, SHARES, seed)
