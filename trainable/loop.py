@@ -9,9 +9,9 @@ import itertools
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -123,10 +123,20 @@ def start(task: Task, config: TrainConfig, splits: Splits, probe: Probe | None =
     return Training(task, config, numerics, state, train, val, notes)
 
 
-def advance(run: Training) -> Report:
+@overload
+def advance(run: Training) -> Report: ...
+
+
+@overload
+def advance(run: Training, should_stop: Callable[[], bool]) -> Report | None: ...
+
+
+def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Report | None:
     """Train up to the next report, and say how it went.
 
     A run that is finished already says so without training: its checkpoint was its last word.
+    `should_stop` is asked before every step; once it says yes there is no report (None), and the state,
+    saved as it stands, goes on from this very step.
     """
     state, progress = run.state, run.state.progress
     if progress.finished or progress.step >= run.total_steps:
@@ -137,6 +147,9 @@ def advance(run: Training) -> Report:
     if run.stream is None:
         run.stream = _stream(run.train, progress.step)
     while progress.step < end:
+        if should_stop is not None and should_stop():
+            progress.seconds += time.perf_counter() - began
+            return None
         _step(run, next(run.stream))
         progress.step += 1
 
