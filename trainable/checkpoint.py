@@ -1,6 +1,6 @@
-"""A checkpoint is a folder: `state.pt`, then `manifest.json`, written last. No manifest, no checkpoint.
+"""A checkpoint is a folder: `state.pt`, then `manifest.json`, put in place last. No manifest, no checkpoint.
 
-Files are written beside, fsynced and renamed; loading verifies size and sha256 first and never unpickles
+Files are written beside, fsynced and renamed; loading verifies size and sha256 and never unpickles
 anything but tensors and plain values. Knows nothing of what the state holds.
 """
 
@@ -9,118 +9,221 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import platform
 import shutil
 import warnings
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainable.plain import plain
+
 FORMAT = 1
 STATE = "state.pt"
 MANIFEST = "manifest.json"
+BESIDE = ".part"
 
 
 class CheckpointError(Exception):
     """A checkpoint that cannot be used: what is wrong with which file."""
 
 
-def write(folder: Path, state: dict[str, Any], *, step: int, config: dict[str, Any]) -> dict[str, Any]:
+class Unfinished(CheckpointError):
+    """A folder whose manifest was never put in place: its writer was killed. It never was a checkpoint."""
+
+
+def write(
+    folder: Path, state: dict[str, Any], *, step: int, config: dict[str, Any], score: float | None = None
+) -> dict[str, Any]:
     """Write `state` (tensors and plain values only) as a checkpoint into `folder`; the manifest is returned.
 
-    An OSError (disk full) leaves no manifest behind, so nothing half-written is ever taken for a checkpoint.
+    score: how good the run was here, less is better; it decides which checkpoint is the best one.
+    An OSError (disk full) leaves nothing behind, and a checkpoint that stood in the folder as it was.
+    Raises TypeError for a state that could not be loaded safely.
     """
+    state, config = plain(state), plain(config, name="config")
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    state_file = folder / STATE
-    beside = folder / (STATE + ".part")
-    with beside.open("wb") as file:
-        hashing = _HashingFile(file)
-        torch.save(state, hashing)  # type: ignore[arg-type]  # it needs write() only
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, state_file)
-    manifest = {
-        "format": FORMAT,
-        "step": step,
-        "files": {STATE: {"sha256": hashing.digest.hexdigest(), "size": hashing.size}},
-        "config": config,
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
-    }
-    write_text(folder / MANIFEST, json.dumps(manifest, indent=1))
+    state_file, manifest_file = folder / STATE, folder / MANIFEST
+    state_beside, manifest_beside = (file.with_name(file.name + BESIDE) for file in (state_file, manifest_file))
+    try:
+        sha256, size = _write_state(state_beside, state)
+        manifest = {
+            "format": FORMAT,
+            "step": int(step),
+            "score": float(score) if score is not None and math.isfinite(score) else None,
+            "files": {STATE: {"sha256": sha256, "size": size}},
+            "config": config,
+            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        }
+        _write_synced(manifest_beside, json.dumps(manifest, indent=1))
+    except BaseException:  # whatever ended it: the rest of a checkpoint is of no use, and the disk may be full
+        state_beside.unlink(missing_ok=True)
+        manifest_beside.unlink(missing_ok=True)
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # Every byte is on the disk by now. An old manifest must never stand beside a new state.
+    manifest_file.unlink(missing_ok=True)
+    os.replace(state_beside, state_file)
+    os.replace(manifest_beside, manifest_file)
+    _sync_folder(folder)
+    _sync_folder(folder.parent)
     return manifest
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole: a reader, or a crash, sees the old text or the new one."""
-    beside = path.with_name(path.name + ".part")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    beside = path.with_name(path.name + BESIDE)
+    _write_synced(beside, text)
     os.replace(beside, path)
     _sync_folder(path.parent)
 
 
-def verify(folder: Path) -> dict[str, Any]:
-    """The manifest of a complete checkpoint; CheckpointError says what is wrong otherwise."""
-    manifest_file = folder / MANIFEST
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself; its state is not looked at. Raises CheckpointError, Unfinished."""
+    path = folder / MANIFEST
     try:
-        manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
-        files = {str(name): (str(entry["sha256"]), int(entry["size"])) for name, entry in manifest["files"].items()}
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         manifest_format, _ = int(manifest["format"]), int(manifest["step"])
+        files = {str(name): (str(entry["sha256"]), int(entry["size"])) for name, entry in manifest["files"].items()}
     except FileNotFoundError:
-        raise CheckpointError(f"{manifest_file} is missing: the checkpoint was never finished") from None
+        raise Unfinished(f"{path} is missing: the checkpoint was never finished") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{manifest_file} cannot be read: {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     if manifest_format > FORMAT:
-        raise CheckpointError(f"{manifest_file} has format {manifest_format}; this version reads up to {FORMAT}")
+        raise CheckpointError(f"{path} has format {manifest_format}; this version reads up to {FORMAT}")
     if set(files) != {STATE}:
-        raise CheckpointError(f"{manifest_file} lists {sorted(files)}; expected {STATE}")
-    for name, (sha256, size) in files.items():
-        path = folder / name
-        try:
-            found_size = path.stat().st_size
-            if found_size != size:
-                raise CheckpointError(f"{path} has {found_size} bytes, its manifest says {size}")
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
-        if found != sha256:
-            raise CheckpointError(f"{path} is damaged: its sha256 differs from its manifest's")
+        raise CheckpointError(f"{path} lists {sorted(files)}; expected {STATE}")
     assert isinstance(manifest, dict)
     return manifest
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The state in `folder`, verified, its tensors on the CPU: whoever takes them moves them on."""
-    verify(folder)
+def verify(folder: Path) -> dict[str, Any]:
+    """The manifest of a complete and undamaged checkpoint; CheckpointError says what is wrong otherwise."""
+    manifest = read_manifest(folder)
+    path = folder / STATE
     try:
-        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises whatever the damaged bytes lead it into
-        raise CheckpointError(f"{folder / STATE} cannot be loaded: {type(error).__name__}: {error}") from error
+        _check_size(path, manifest)
+        found = _sha256(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    _check_sha256(path, manifest, found)
+    return manifest
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The state in `folder`, verified, its tensors on the CPU: whoever takes them moves them on.
+
+    The file is hashed in a second thread while it is loaded; what was loaded is given out only if the hash is right.
+    """
+    manifest = read_manifest(folder)
+    path = folder / STATE
+    state, failure = None, None
+    try:
+        _check_size(path, manifest)
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify") as beside:
+            hashing = beside.submit(_sha256, path)
+            try:
+                state = torch.load(path, map_location="cpu", weights_only=True)
+            except Exception as error:  # torch.load raises whatever the damaged bytes lead it into
+                failure = error
+        found = hashing.result()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    _check_sha256(path, manifest, found)
+    if failure is not None:
+        raise CheckpointError(f"{path} cannot be loaded: {type(failure).__name__}: {failure}") from failure
     assert isinstance(state, dict)
     return state
 
 
 def newest_valid(folders: Iterable[Path]) -> Path | None:
-    """The complete checkpoint with the highest step among `folders`; each bad one is named in a warning."""
-    good: list[tuple[int, Path]] = []
-    for folder in folders:
-        try:
-            good.append((int(verify(folder)["step"]), folder))
-        except CheckpointError as error:
-            warnings.warn(f"a checkpoint is passed over: {error}", stacklevel=2)
-    return max(good, key=lambda pair: (pair[0], str(pair[1])))[1] if good else None
+    """The undamaged checkpoint with the highest step; each bad one that was newer is named in a warning.
+
+    None where there is no checkpoint yet. Raises CheckpointError where there are some and all are bad:
+    whether to begin again from nothing is not decided here.
+    """
+    found = _first_good(folders, verify)
+    return None if found is None else found[0]
+
+
+def read_newest(folders: Iterable[Path]) -> tuple[Path, dict[str, Any]] | None:
+    """The newest undamaged checkpoint and its state, in one pass over its file; otherwise as `newest_valid`."""
+    return _first_good(folders, read)
 
 
 def delete(folder: Path) -> None:
     """Remove a checkpoint, its manifest first, so that a crash in between leaves no half one behind."""
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first_good(folders: Iterable[Path], look: Any) -> tuple[Path, Any] | None:
+    """The first folder, from the highest step down, that `look` finds nothing wrong with; and what it gave."""
+    steps: list[tuple[int, str, Path]] = []
+    bad: list[str] = []
+    for folder in folders:
+        try:
+            steps.append((int(read_manifest(folder)["step"]), str(folder), folder))
+        except Unfinished as error:
+            warnings.warn(f"passed over: {error}", stacklevel=3)
+        except CheckpointError as error:
+            bad.append(str(error))
+            warnings.warn(f"a checkpoint is passed over: {error}", stacklevel=3)
+    for _, _, folder in sorted(steps, reverse=True):
+        try:
+            return folder, look(folder)
+        except CheckpointError as error:
+            bad.append(str(error))
+            warnings.warn(f"a checkpoint is passed over: {error}", stacklevel=3)
+    if bad:
+        raise CheckpointError(f"all {len(bad)} checkpoints are bad, there is nothing to go on from: {'; '.join(bad)}")
+    return None
+
+
+def _write_state(path: Path, state: dict[str, Any]) -> tuple[str, int]:
+    """Write and fsync; the sha256 and the size of what was written."""
+    with path.open("wb") as file:
+        hashing = _HashingFile(file)
+        try:
+            torch.save(state, hashing)  # type: ignore[arg-type]  # it needs write() only
+        except RuntimeError:
+            # torch turns an error of the disk into one about positions in its archive.
+            if hashing.error is not None:
+                raise hashing.error from None
+            raise
+        file.flush()
+        os.fsync(file.fileno())
+    return hashing.digest.hexdigest(), hashing.size
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_size(path: Path, manifest: dict[str, Any]) -> None:
+    found, expected = path.stat().st_size, manifest["files"][STATE]["size"]
+    if found != expected:
+        raise CheckpointError(f"{path} has {found} bytes, its manifest says {expected}")
+
+
+def _check_sha256(path: Path, manifest: dict[str, Any], found: str) -> None:
+    if found != manifest["files"][STATE]["sha256"]:
+        raise CheckpointError(f"{path} is damaged: its sha256 differs from its manifest's")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:  # read, not mapped: an unreadable sector is then an error and not a crash
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -140,12 +243,17 @@ class _HashingFile(io.RawIOBase):
     def __init__(self, file: Any) -> None:
         self.digest = hashlib.sha256()
         self.size = 0
+        self.error: OSError | None = None
         self._file = file
 
     def write(self, data: Any) -> int:
         self.digest.update(data)
         self.size += len(data) if isinstance(data, bytes) else memoryview(data).nbytes
-        written: int = self._file.write(data)
+        try:
+            written: int = self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
         return written
 
     def flush(self) -> None:

@@ -1,0 +1,169 @@
+"""The checkpoints of one run: copied at once, written beside the loop, the newest two and the best kept.
+
+What is kept is read from the manifests in the folder, so an interruption forgets nothing.
+Knows nothing of what the state holds.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainable import checkpoint
+from trainable.plain import plain
+
+NAME = re.compile(r"step-\d{8,}(\.\d+)?")
+
+
+class HostCopy:
+    """Private copies of a state in host memory, each made into the memory of the one before.
+
+    Fresh memory costs several times the copying itself (a page fault for every 4 KiB); that is paid once.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor] = []
+
+    def take(self, state: Any) -> Any:
+        """A copy of `state` that no later step changes. It is good until the next call."""
+        used: list[Tensor] = []
+        copies: dict[Any, Tensor] = {}  # tied weights are one tensor under two names, and stay one
+
+        def copy(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach()
+            key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            if key not in copies or tensor.numel() == 0:
+                position = len(used)
+                old = self._buffers[position] if position < len(self._buffers) else None
+                if old is None or (old.shape, old.dtype, old.stride()) != (
+                    tensor.shape,
+                    tensor.dtype,
+                    tensor.stride(),
+                ):
+                    old = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+                old.copy_(tensor, non_blocking=tensor.is_cuda)
+                used.append(old)
+                copies[key] = old
+            return copies[key]
+
+        copied = plain(state, copy)
+        if any(key[0].type == "cuda" for key in copies):
+            torch.cuda.synchronize()  # the copies are under way; the next step would overwrite their source
+        self._buffers = used
+        return copied
+
+
+class Saver:
+    """Writes the checkpoints of one run into folders of `root`; at most one write is under way.
+
+    It deletes only folders that it names itself, and none before `num_newest` newer ones were read back and found
+    undamaged. A checkpoint anywhere else, such as one that a run began from, is never touched.
+    """
+
+    def __init__(self, root: Path, *, num_newest: int = 2) -> None:
+        if num_newest < 1:
+            raise ValueError(f"num_newest={num_newest} must be at least 1")
+        self.root = root
+        self._num_newest = num_newest
+        self._copy = HostCopy()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._under_way: Future[str | None] | None = None
+        self._failures: list[str] = []
+        self._verified: set[Path] = set()
+
+    def folders(self) -> list[Path]:
+        """Every checkpoint folder of the run, finished or not."""
+        if not self.root.is_dir():
+            return []
+        return sorted(path for path in self.root.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink())
+
+    def save(self, state: dict[str, Any], *, step: int, config: dict[str, Any], score: float | None = None) -> None:
+        """Copy `state` and go on; the copy is written meanwhile. An unfinished write is waited for first.
+
+        score: less is better; the checkpoint with the least is kept. A write that failed earlier warns now.
+        """
+        self.wait()
+        copied = self._copy.take(state)
+        self._under_way = self._thread.submit(self._write, copied, step, plain(config, name="config"), score)
+
+    def wait(self) -> str | None:
+        """Wait for the write that is under way; the reason, also given as a warning, if it failed."""
+        if self._under_way is None:
+            return None
+        failure, self._under_way = self._under_way.result(), None
+        if failure is not None:
+            self._failures.append(failure)
+            warnings.warn(failure, stacklevel=3)
+        return failure
+
+    def close(self) -> list[str]:
+        """Wait, and let the thread go; every write that failed, in words."""
+        self.wait()
+        self._thread.shutdown()
+        return list(self._failures)
+
+    def _write(self, state: dict[str, Any], step: int, config: dict[str, Any], score: float | None) -> str | None:
+        folder = self._free_folder(step)
+        try:
+            checkpoint.write(folder, state, step=step, config=config, score=score)
+            checkpoint.verify(folder)
+        except (OSError, checkpoint.CheckpointError) as error:
+            checkpoint.delete(folder)
+            return (
+                f"the checkpoint of step {step} could not be written to {self.root} ({error}); "
+                "the older ones are kept, and the next one will be tried"
+            )
+        self._verified.add(folder)
+        self._thin_out(folder)
+        return None
+
+    def _free_folder(self, step: int) -> Path:
+        """A folder that does not exist: a checkpoint of the same step stays as it is until its successor is good."""
+        name = f"step-{step:08d}"
+        taken = {path.name for path in self.folders()}
+        free = next(number for number in range(len(taken) + 1) if (f"{name}.{number}" if number else name) not in taken)
+        return self.root / (f"{name}.{free}" if free else name)
+
+    def _thin_out(self, newest: Path) -> None:
+        """Delete what is neither among the newest good ones nor the best good one."""
+        manifests = {}
+        for folder in self.folders():
+            try:
+                manifests[folder] = checkpoint.read_manifest(folder)
+            except checkpoint.CheckpointError:
+                continue
+        by_age = sorted((folder for folder in manifests if folder != newest), key=lambda f: _age(f, manifests[f]))
+        kept = [newest]
+        while by_age and len(kept) < self._num_newest:
+            folder = by_age.pop()
+            if self._is_good(folder):
+                kept.append(folder)
+        if len(kept) < self._num_newest:
+            return
+        scored = [folder for folder, manifest in manifests.items() if manifest.get("score") is not None]
+        by_score = sorted(scored, key=lambda f: (manifests[f]["score"], _age(f, manifests[f])))
+        kept += filter(None, [next(filter(self._is_good, by_score), None)])
+        for folder in self.folders():
+            if folder not in kept:
+                checkpoint.delete(folder)
+                self._verified.discard(folder)
+
+    def _is_good(self, folder: Path) -> bool:
+        """Whether a checkpoint is undamaged; it is read for that once in the life of a process."""
+        if folder not in self._verified:
+            try:
+                checkpoint.verify(folder)
+            except checkpoint.CheckpointError:
+                return False
+            self._verified.add(folder)
+        return True
+
+
+def _age(folder: Path, manifest: dict[str, Any]) -> tuple[int, str]:
+    return int(manifest["step"]), folder.name
