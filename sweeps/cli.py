@@ -1,0 +1,83 @@
+"""Flags, configuration file and errors in words, shared by all commands of `sweeps`.
+
+Knows how a sweep is written down by a user, and nothing of how it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ruamel.yaml import YAML, YAMLError
+
+from trainable.config import TrainConfig, unknown_name
+
+BAD_INPUT = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one message on stderr and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message}; see `python -m sweeps.{self.prog.rpartition('.')[2]} --help`")
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """Say what is wrong, and leave."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def parse_value(text: str) -> Any:
+    """A value as YAML 1.2 has it: 1e-3 is a number, true a truth value, null none, [a, b] a list."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise ValueError(f"value {text!r} is not YAML: {_first_line(error)}") from error
+
+
+def parse_settings(assignments: list[str]) -> dict[str, Any]:
+    """`["lr=1e-3", "task.width=64"]` as a dict. Raises ValueError for anything that is no KEY=VALUE."""
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ValueError(f"--set {assignment!r} must be KEY=VALUE, e.g. --set batch_size=64")
+        if key in found:
+            raise ValueError(f"--set {key} is given twice: {found[key]!r} and {text!r}")
+        found[key] = parse_value(text)
+    return found
+
+
+def read_config(path: Path, flags: list[str]) -> dict[str, Any]:
+    """A YAML file whose keys are flags (`lrs: [1e-3, 3e-4]`) and `set: {KEY: VALUE}`.
+
+    Raises ValueError for a file that is missing, is not YAML, or has other keys.
+    """
+    try:
+        loaded = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"config file {path} cannot be read: {error.strerror}") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"config file {path} is not YAML: {_first_line(error)}") from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"config file {path} must hold `flag: value` lines, e.g. `lrs: [3e-3, 1e-3]`")
+    known = [flag for flag in flags if flag != "config"]
+    for key in loaded:
+        name = str(key).replace("-", "_")
+        if name not in known:
+            hint = f"; {key} is a training setting: put it under `set:`" if name in TrainConfig.names() else ""
+            raise ValueError(f"config file {path}: {unknown_name('key', str(key), known)}{hint}")
+    if not isinstance(loaded.get("set", {}), Mapping):
+        raise ValueError(f"config file {path}: `set` must hold KEY: VALUE lines")
+    return {str(key).replace("-", "_"): value for key, value in loaded.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,231 @@
+"""From a sweep's definition to its answer: folder, ledger, Ray, MLflow, live table, result.json.
+
+The one place that holds all of them together; each does its own work. Knows no question: a judge is handed in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+
+from rich.console import Console
+
+from cluster.connect import connected, this_machine
+from sweeps.history import History
+from sweeps.ledger import Ledger, TrialRecord
+from sweeps.placement import Placement, Wish, place
+from sweeps.progress import Progress
+from sweeps.report import SweepResult, plot_losses
+from sweeps.store import Folder, write_text
+from sweeps.sweep import Sweep, describe
+from sweeps.tracking import Tracker
+
+TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
+MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a question makes of the trials: all of them with its measure among their metrics, the order, the words."""
+
+    trials: Sequence[TrialRecord]
+    ranked: Sequence[TrialRecord]
+    verdict: str
+
+
+Judge = Callable[[Sequence[TrialRecord], History], Judgement]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A result, and what the command says and returns beside it."""
+
+    result: SweepResult
+    judgement: Judgement
+    folder: Folder
+    exit_code: int
+    remarks: Sequence[str]
+
+
+class Phases:
+    """How long each part of a command took, for benchmarks and for whoever wonders."""
+
+    def __init__(self, began: float) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = began
+
+    def end(self, name: str) -> None:
+        now = time.time()
+        self.seconds[name] = round(now - self._last, 3)
+        self._last = now
+
+
+def conduct(
+    folder: Folder,
+    sweep: Sweep,
+    *,
+    tracking_uri: str,
+    wish: Wish,
+    address: str | None,
+    judge: Judge,
+    console: Console,
+    began: float,
+) -> Outcome:
+    """Run what is not finished of a sweep, and answer. A folder without a ledger is a new sweep.
+
+    Raises ValueError for what cannot be done, before anything is written.
+    """
+    phases = Phases(began)
+    if address is None:  # what can never be placed here is refused before Ray starts
+        place(wish, this_machine(), len(sweep.points), sweep.train)
+    threading.Thread(target=_import_ahead, daemon=True).start()
+    phases.end("imports_s")
+    with contextlib.ExitStack() as stack:
+        capacity = stack.enter_context(connected(address))
+        phases.end("ray_start_s")
+        placement = place(wish, capacity, len(sweep.points), sweep.train)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(folder.owned())
+        ledger = _open(folder, sweep, tracking_uri)
+        stack.callback(ledger.close)
+        phases.end("ledger_s")
+        outcome = _run(folder, ledger, placement, judge, console, phases)
+    phases.end("ray_stop_s")
+    write_text(folder.phases, json.dumps(phases.seconds, indent=1))
+    return outcome
+
+
+def _open(folder: Folder, sweep: Sweep, tracking_uri: str) -> Ledger:
+    if not folder.ledger.is_file():
+        return Ledger.create(folder.ledger, sweep, {"sweep_id": uuid.uuid4().hex, "tracking_uri": tracking_uri})
+    ledger = Ledger(folder.ledger)
+    if ledger.sweep != sweep:
+        ledger.extend(sweep)
+    ledger.note("tracking_uri", tracking_uri)
+    return ledger
+
+
+def _run(
+    folder: Folder, ledger: Ledger, placement: Placement, judge: Judge, console: Console, phases: Phases
+) -> Outcome:
+    from sweeps.run import Interruption, run_trials  # here: it brings Ray Tune, which is imported meanwhile
+
+    history = History(folder.history)
+    tracker = Tracker(
+        ledger.attribute("tracking_uri"),
+        ledger.sweep,
+        ledger.attribute("sweep_id"),
+        history,
+        tags=_environment_tags(),
+        parent_run_id=ledger.attribute("mlflow_run_id"),
+        run_ids=ledger.mlflow_runs(),
+    )
+    tracker.start()
+    for record in ledger.trials():
+        tracker.update(record)  # also what an earlier driver could not send
+    status, wait_s = "failed", TRACKING_WAIT_S
+    with Interruption(folder.stop_file) as interruption:
+        try:
+            with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
+                run_trials(
+                    folder, ledger, history, placement, [tracker, progress, _RunIds(ledger, tracker)], interruption
+                )
+            status = "finished" if interruption.signal is None else "interrupted"
+        except KeyboardInterrupt:  # the second signal: leave now
+            status, wait_s = "interrupted", 0.0
+        finally:
+            phases.end("trials_s")
+            if status == "finished" and all(record.state == "failed" for record in ledger.trials()):
+                status = "failed"
+            remarks = [f"{placement.trials_at_once} trial(s) at once, {placement.reason}"]
+            result, judgement, missing = _answer(folder, ledger, history, tracker, judge, status, wait_s)
+            remarks += [missing] if missing else []
+            phases.end("answer_s")
+    return Outcome(result, judgement, folder, _exit_code(result, interruption.exit_code), remarks)
+
+
+def _answer(
+    folder: Folder, ledger: Ledger, history: History, tracker: Tracker, judge: Judge, status: str, wait_s: float
+) -> tuple[SweepResult, Judgement, str | None]:
+    """Judge, and write it down: at once, and again when MLflow has told the runs' names."""
+    result, judgement = _judge(ledger, history, judge, status)
+    write_text(folder.result, result.to_json())
+    curves = {describe(record.params): history.curve(record.number, "loss") for record in judgement.trials}
+    plot_losses(curves, folder.plot, f"{ledger.sweep.name}: {judgement.verdict.partition(';')[0]}")
+    tracker.flush(wait_s, interrupted=status == "interrupted")
+    _RunIds(ledger, tracker).note()
+    result, judgement = _judge(ledger, history, judge, status)
+    write_text(folder.result, result.to_json())
+    missing = tracker.close(MLFLOW_STATUS[status], [folder.plot, folder.result], wait_s)
+    return result, judgement, missing
+
+
+def _judge(ledger: Ledger, history: History, judge: Judge, status: str) -> tuple[SweepResult, Judgement]:
+    judgement = judge(ledger.trials(), history)
+    verdict = judgement.verdict
+    if status == "interrupted":
+        done = sum(record.state not in ("running", "waiting") for record in judgement.trials)
+        verdict = f"Interrupted: {done} of {len(judgement.trials)} trials are done. So far: {verdict}"
+    result = SweepResult(
+        name=ledger.sweep.name,
+        status=status,
+        task=ledger.sweep.task,
+        best=judgement.ranked[0] if judgement.ranked else None,
+        verdict=verdict,
+        tracking_uri=ledger.attribute("tracking_uri"),
+        mlflow_run_id=ledger.attribute("mlflow_run_id"),
+        trials=judgement.trials,
+    )
+    return result, judgement
+
+
+class _RunIds:
+    """Writes the MLflow runs' names into the ledger as they become known."""
+
+    def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
+        self._ledger = ledger
+        self._tracker = tracker
+
+    def update(self, record: TrialRecord) -> None:
+        self.note()
+
+    def note(self) -> None:
+        known = self._ledger.mlflow_runs()
+        found = {**known, **self._tracker.run_ids()}
+        if found != known:
+            self._ledger.note("mlflow_runs", {str(number): run for number, run in found.items()})
+        if self._tracker.parent_run_id and not self._ledger.attribute("mlflow_run_id"):
+            self._ledger.note("mlflow_run_id", self._tracker.parent_run_id)
+
+
+def _exit_code(result: SweepResult, interrupted: int | None) -> int:
+    """0: answered. 1: a trial failed, or no trial gave an answer. 128 + signal: interrupted."""
+    if interrupted is not None and result.status == "interrupted":
+        return interrupted
+    return 0 if result.best is not None and result.num_failed() == 0 else 1
+
+
+def _import_ahead() -> None:
+    """Import what the end of a sweep needs while Ray starts; each import is cached for whoever comes next."""
+    for name in ("ray.tune", "mlflow.tracking", "matplotlib.backends.backend_agg"):
+        with contextlib.suppress(ImportError):  # whoever needs it will say so
+            import_module(name)
+
+
+def _environment_tags() -> dict[str, str]:
+    """What the results of all trials depend on and the definition does not say."""
+    packages = ("steadysweep", "torch", "ray", "optuna", "mlflow")
+    tags = {f"steadysweep.version.{name}": metadata.version(name) for name in packages}
+    tags["steadysweep.version.python"] = platform.python_version()
+    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if git.returncode == 0:
+        tags["mlflow.source.git.commit"] = git.stdout.strip()
+    return tags

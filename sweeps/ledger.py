@@ -1,0 +1,205 @@
+"""The ledger: one Optuna study in SQLite, the only record of which trials exist and what they said.
+
+Written before anyone acts on what it says. Knows nothing of Ray, MLflow or files of curves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from sweeps.spaces import suggest_point
+from sweeps.sweep import Sweep
+
+State = Literal["complete", "pruned", "diverged", "failed", "running", "waiting"]
+LAST_REPORT = ("epoch", "metrics", "samples_per_s", "notes")  # what the ledger keeps of it
+TERMINAL = ("complete", "pruned", "diverged", "failed")
+_OPTUNA_STATES = {
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    # A diverged trial has no value: Optuna refuses NaN, and takes inf for a real one.
+    "diverged": TrialState.FAIL,
+    "failed": TrialState.FAIL,
+}
+_LIVE_STATES: dict[TrialState, State] = {TrialState.RUNNING: "running", TrialState.WAITING: "waiting"}
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What the ledger knows of one trial. `metrics` are those of its last report."""
+
+    number: int
+    params: dict[str, Any]
+    state: State
+    attempts: int
+    reports: int
+    epochs: float
+    metrics: dict[str, float]
+    samples_per_s: float | None
+    notes: dict[str, str]
+    reason: str | None
+    mlflow_run_id: str | None
+    weights_sha256: str | None
+
+
+class Ledger:
+    """The study of one sweep."""
+
+    def __init__(self, path: Path) -> None:
+        # Optuna announces every trial on stderr, where the live table is.
+        optuna.logging.set_verbosity(logging.WARNING)
+        self._storage = RDBStorage(f"sqlite:///{path}")
+        (summary,) = optuna.get_all_study_summaries(self._storage, include_best_trial=False)
+        self._study = optuna.load_study(
+            study_name=summary.study_name, storage=self._storage, pruner=_pruner(self._read_sweep(summary.user_attrs))
+        )
+        self.sweep = self._read_sweep(summary.user_attrs)
+
+    @staticmethod
+    def _read_sweep(attributes: Mapping[str, Any]) -> Sweep:
+        return Sweep.from_dict(json.loads(attributes["sweep"]))
+
+    @classmethod
+    def create(cls, path: Path, sweep: Sweep, attributes: Mapping[str, Any]) -> Ledger:
+        """A new ledger with all trials of the sweep waiting in it. It appears under its name when it is whole."""
+        optuna.logging.set_verbosity(logging.WARNING)
+        beside = path.with_name(path.name + ".part")
+        beside.unlink(missing_ok=True)
+        storage = RDBStorage(f"sqlite:///{beside}")
+        study = optuna.create_study(
+            study_name=sweep.name,
+            storage=storage,
+            direction="minimize" if sweep.mode == "min" else "maximize",
+        )
+        study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
+        study.set_user_attr("fingerprint", sweep.fingerprint())
+        for name, value in attributes.items():
+            study.set_user_attr(name, value)
+        for point in sweep.points:
+            study.enqueue_trial(dict(point))
+        storage.remove_session()
+        storage.engine.dispose()
+        os.replace(beside, path)
+        return cls(path)
+
+    def extend(self, sweep: Sweep) -> None:
+        """Add the points of `sweep` that the ledger lacks, as waiting trials; the rest stays as it is."""
+        present = [self._params(trial) for trial in self._study.get_trials(deepcopy=False)]
+        for point in sweep.points:
+            if dict(point) not in present:
+                self._study.enqueue_trial(dict(point))
+        self._study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
+        self._study.set_user_attr("fingerprint", sweep.fingerprint())
+        self.sweep = sweep
+
+    def attribute(self, name: str) -> Any:
+        """Something noted of the whole sweep, or None."""
+        return self._study.user_attrs.get(name)
+
+    def note(self, name: str, value: Any) -> None:
+        """Note something (plain values) of the whole sweep."""
+        self._study.set_user_attr(name, value)
+
+    def trials(self) -> list[TrialRecord]:
+        """All trials in the order of their numbers."""
+        runs = self.mlflow_runs()
+        return [self._record(trial, runs) for trial in self._study.get_trials(deepcopy=False)]
+
+    def trial(self, number: int) -> TrialRecord:
+        return self._record(self._study.get_trials(deepcopy=False)[number], self.mlflow_runs())
+
+    def mlflow_runs(self) -> dict[int, str]:
+        """The MLflow run of each trial that has one."""
+        return {int(number): run for number, run in (self.attribute("mlflow_runs") or {}).items()}
+
+    def begin(self, number: int) -> TrialRecord:
+        """Start another attempt of a waiting or interrupted trial; it is running from now on."""
+        if self.trial(number).state == "waiting":
+            asked = self._study.ask()
+            assert asked.number == number, "waiting trials are asked for in the order of their numbers"
+        trial = self._live(number)
+        suggest_point(trial, self.sweep.points)
+        trial.set_user_attr("attempts", self.trial(number).attempts + 1)
+        return self.trial(number)
+
+    def report(self, number: int, report: Mapping[str, Any]) -> bool:
+        """Record a report (number, epoch, metrics, notes); False if it was known already."""
+        if report["number"] <= self.trial(number).reports:
+            return False
+        trial = self._live(number)
+        trial.set_user_attr("last_report", {key: report[key] for key in LAST_REPORT})
+        value = report["metrics"].get(self.sweep.metric)
+        if value is not None:
+            trial.report(value, report["number"])
+        # Last: it makes the report count as known.
+        trial.set_user_attr("reports", report["number"])
+        return True
+
+    def should_prune(self, number: int) -> bool:
+        """Whether the pruner, from the reports in the ledger, would stop this trial now."""
+        return self._live(number).should_prune()
+
+    def finish(
+        self, number: int, state: State, *, reason: str | None = None, weights_sha256: str | None = None
+    ) -> None:
+        """Tell a running trial's end; a trial that has ended stays as it is."""
+        record = self.trial(number)
+        if record.state in TERMINAL:
+            return
+        trial = self._live(number)
+        trial.set_user_attr("weights_sha256", weights_sha256)
+        trial.set_user_attr("reason", reason)
+        trial.set_user_attr("state", state)
+        value = record.metrics.get(self.sweep.metric) if state == "complete" else None
+        if state == "complete" and value is None:
+            trial.set_user_attr("state", "failed")
+            trial.set_user_attr(
+                "reason", f"it never reported {self.sweep.metric!r}; it reported: {sorted(record.metrics)}"
+            )
+            state = "failed"
+        self._study.tell(number, value, state=_OPTUNA_STATES[state])
+
+    def close(self) -> None:
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def _live(self, number: int) -> optuna.trial.Trial:
+        return optuna.trial.Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
+
+    def _params(self, trial: FrozenTrial) -> dict[str, Any]:
+        asked: dict[str, Any] = trial.system_attrs.get("fixed_params", {})
+        return dict(trial.params) or dict(asked)
+
+    def _record(self, trial: FrozenTrial, runs: Mapping[int, str]) -> TrialRecord:
+        noted = trial.user_attrs
+        last = noted.get("last_report", {"epoch": 0.0, "metrics": {}, "samples_per_s": None, "notes": {}})
+        state: State = _LIVE_STATES.get(trial.state) or noted.get("state", "failed")
+        return TrialRecord(
+            number=trial.number,
+            params=self._params(trial),
+            state=state,
+            attempts=noted.get("attempts", 0),
+            reports=noted.get("reports", 0),
+            epochs=last["epoch"],
+            metrics=last["metrics"],
+            samples_per_s=last["samples_per_s"],
+            notes=last["notes"],
+            reason=noted.get("reason"),
+            mlflow_run_id=runs.get(trial.number),
+            weights_sha256=noted.get("weights_sha256"),
+        )
+
+
+def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
+    if sweep.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=sweep.pruner_startup, n_warmup_steps=0)
+    return optuna.pruners.NopPruner()

@@ -1,0 +1,89 @@
+"""What a trial gets of the machines, and how many run at a time: what was wished for, against what there is.
+
+Knows nothing of Ray; a capacity is handed in.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+
+from cluster.connect import Capacity
+from trainable.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for; None: decide from what there is."""
+
+    trials_at_once: int | None = None
+    cpus_per_trial: float | None = None
+    gpus_per_trial: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.trials_at_once is not None and self.trials_at_once < 1:
+            raise ValueError(f"--trials-at-once {self.trials_at_once} must be at least 1")
+        if self.cpus_per_trial is not None and not 0 < self.cpus_per_trial < math.inf:
+            raise ValueError(f"--cpus-per-trial {self.cpus_per_trial:g} must be above 0")
+        gpus = self.gpus_per_trial
+        if gpus is not None and not (gpus == 0 or 0 < gpus < 1 or (gpus >= 1 and float(gpus).is_integer())):
+            raise ValueError(f"--gpus-per-trial {gpus:g} must be 0, a share below 1, or a whole number")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a trial gets, how many run at a time, and why."""
+
+    trials_at_once: int
+    cpus_per_trial: float
+    gpus_per_trial: float
+    reason: str
+
+
+def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -> Placement:
+    """The placement for `num_trials` trials. Raises ValueError for what no node can ever hold."""
+    gpus = wish.gpus_per_trial
+    if gpus is None:
+        gpus = 1.0 if capacity.gpus and train.device in ("auto", "cuda") else 0.0
+    if train.device == "cuda" and gpus == 0:
+        raise ValueError(
+            "device=cuda needs a GPU for each trial, but "
+            + ("--gpus-per-trial is 0" if wish.gpus_per_trial == 0 else f"{capacity.where} has none")
+            + "; use --gpus-per-trial 1 on a machine with a GPU, or --set device=cpu"
+        )
+    if train.device in ("cpu", "mps") and wish.gpus_per_trial:
+        raise ValueError(
+            f"--gpus-per-trial {wish.gpus_per_trial:g} with device={train.device}: "
+            "the trials would hold GPUs they never use; leave one of the two out"
+        )
+    if gpus > capacity.node_gpus:
+        raise ValueError(
+            f"--gpus-per-trial {gpus:g}: no node has that many, the most is {capacity.node_gpus:g} on {capacity.where}"
+        )
+    at_once = min(num_trials, wish.trials_at_once or num_trials)
+    cpus = wish.cpus_per_trial
+    if cpus is None:
+        cpus = float(max(1, int(capacity.node_cpus // max(1, min(at_once, capacity.node_cpus)))))
+    if cpus > capacity.node_cpus:
+        raise ValueError(
+            f"--cpus-per-trial {cpus:g}: no node has that many, the most is {capacity.node_cpus:g} on {capacity.where}"
+        )
+    room = max(1, int(capacity.cpus // cpus))
+    if gpus:
+        room = min(room, int(capacity.gpus // gpus) if gpus >= 1 else int(capacity.gpus) * int(1 / gpus))
+    reason = f"each with {cpus:g} CPU(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
+    if wish.trials_at_once and room < at_once:
+        reason += f"; {at_once} at once were asked for, {capacity.where} has room for {room}"
+    return Placement(min(at_once, room), cpus, gpus, reason)
+
+
+def choose_threads(train: TrainConfig, cpus_per_trial: float) -> int:
+    """torch's CPU threads in each trial: the config's, else OMP_NUM_THREADS, else the CPUs that loader
+    processes leave. Part of a sweep's definition, because the last bits of a result depend on it."""
+    if train.threads is not None:
+        return train.threads
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return max(1, int(cpus_per_trial) - train.num_workers)

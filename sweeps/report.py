@@ -1,0 +1,130 @@
+"""The answer of a sweep: result.json, the ranking as a table, the plot of loss curves.
+
+Knows what the ledger and the history say, and nothing of how it came about.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from sweeps.ledger import TrialRecord
+from sweeps.sweep import describe
+
+SMOOTHING = 0.9  # of the curves in the plot; the raw losses stand behind them
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What result.json holds. `status` is "finished", "interrupted" or "failed"."""
+
+    name: str
+    status: str
+    task: str
+    best: TrialRecord | None
+    verdict: str
+    tracking_uri: str
+    mlflow_run_id: str | None
+    trials: Sequence[TrialRecord]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Strict JSON: a number that is not finite becomes null."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "task": self.task,
+            "best": self.best
+            and {"number": self.best.number, "params": self.best.params, "metrics": _finite(self.best.metrics)},
+            "verdict": self.verdict,
+            "tracking_uri": self.tracking_uri,
+            "mlflow_run_id": self.mlflow_run_id,
+            "trials": [
+                {
+                    "number": trial.number,
+                    "params": trial.params,
+                    "state": trial.state,
+                    "attempts": trial.attempts,
+                    "epochs": trial.epochs,
+                    "metrics": _finite(trial.metrics),
+                    "mlflow_run_id": trial.mlflow_run_id,
+                    "weights_sha256": trial.weights_sha256,
+                }
+                for trial in self.trials
+            ],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def num_failed(self) -> int:
+        return sum(trial.state == "failed" for trial in self.trials)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord], key: str, title: str) -> Table:
+    """The trials in the order of the answer; what has no rank stands below, diverged trials last."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("rank", justify="right")
+    table.add_column("trial", justify="right")
+    table.add_column("params")
+    table.add_column("state")
+    for heading in (key.replace("_", " "), "loss", "val loss", "accuracy", "epochs"):
+        table.add_column(heading, justify="right")
+    order = sorted(unranked, key=lambda trial: (trial.state == "diverged", trial.number))
+    for rank, trial in [*enumerate(ranked, start=1), *((None, trial) for trial in order)]:
+        metrics = trial.metrics
+        table.add_row(
+            "" if rank is None else str(rank),
+            str(trial.number),
+            describe(trial.params),
+            trial.state,
+            *(_cell(metrics.get(name)) for name in (key, "train_loss", "val_loss")),
+            f"{metrics['val_accuracy']:.1%}" if "val_accuracy" in metrics else "",
+            f"{trial.epochs:g}",
+        )
+    return table
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def plot_losses(curves: Mapping[str, Sequence[float]], path: Path, title: str) -> None:
+    """The training loss of every trial over its steps, as a PNG. `curves`: label -> one loss a step."""
+    # The object-oriented interface needs no display and leaves no global state behind.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for index, (label, losses) in enumerate(curves.items()):
+        steps = range(1, len(losses) + 1)
+        axes.plot(steps, losses, color=f"C{index % 10}", alpha=0.25, linewidth=1)
+        axes.plot(steps, _smoothed(losses), color=f"C{index % 10}", label=label, linewidth=2)
+    axes.set(xlabel="step", ylabel="training loss", title=title)
+    if any(value > 0 for losses in curves.values() for value in losses):
+        axes.set_yscale("log")
+    axes.grid(visible=True, alpha=0.3)
+    if curves:
+        axes.legend()
+    figure.savefig(path, dpi=120, format="png")
+
+
+def _smoothed(values: Sequence[float]) -> list[float]:
+    """An exponential average without the bias of its start (as Adam's)."""
+    smooth, weight, found = 0.0, 0.0, []
+    for value in values:
+        smooth = SMOOTHING * smooth + (1 - SMOOTHING) * value
+        weight = SMOOTHING * weight + (1 - SMOOTHING)
+        found.append(smooth / weight)
+    return found

@@ -1,0 +1,146 @@
+"""The folder of a sweep, `results/<name>/`: where everything is, and who may write there.
+
+Knows nothing of what the files say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Busy(ValueError):
+    """Another driver works on this sweep."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The files of one sweep."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.db"
+
+    @property
+    def history(self) -> Path:
+        return self.path / "history"
+
+    @property
+    def attempts(self) -> Path:
+        """Tune's own folders, one for each time a driver ran the sweep."""
+        return self.path / "attempts"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def plot(self) -> Path:
+        return self.path / "loss_curves.png"
+
+    @property
+    def splits(self) -> Path:
+        return self.path / "splits.json"
+
+    @property
+    def phases(self) -> Path:
+        return self.path / "phases.json"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "stop"
+
+    def next_attempt(self) -> str:
+        """A name that no attempt has had: its checkpoints never overwrite those it starts from."""
+        used = [int(path.name.rpartition("-")[2]) for path in self.attempts.glob("attempt-*")]
+        return f"attempt-{max(used, default=0) + 1:04d}"
+
+    def checkpoints(self, number: int) -> list[Path]:
+        """The checkpoint folders of a trial, of all attempts."""
+        return sorted(self.attempts.glob(f"attempt-*/{trial_folder(number)}/checkpoint_*"))
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Be the only driver of this sweep. Raises Busy, naming the owner's host and process.
+
+        The lock is the operating system's: a dead owner's is free again.
+        """
+        owner = self.path / "owner.json"
+        lock = filelock.FileLock(self.path / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            who = json.loads(owner.read_text()) if owner.is_file() else {"host": "unknown", "pid": "unknown"}
+            raise Busy(
+                f"sweep {self.name!r} is being run by process {who['pid']} on {who['host']}; "
+                "wait for it, or stop it and resume"
+            ) from None
+        try:
+            owner.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+            yield
+        finally:
+            owner.unlink(missing_ok=True)
+            lock.release()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole: a reader, or a crash, sees the old text or the new one."""
+    beside = path.with_name(path.name + ".part")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def trial_folder(number: int) -> str:
+    """The folder name of a trial inside an attempt."""
+    return f"trial_{number:05d}"
+
+
+def checked_name(name: str) -> str:
+    """A sweep's name that is safe as a folder and in a database; ValueError says what is allowed."""
+    if not NAME.fullmatch(name) or ".." in name:
+        raise ValueError(
+            f"name {name!r} may only have letters, digits, '.', '_' and '-', begin with a letter or digit, "
+            "and be at most 100 characters long"
+        )
+    return name
+
+
+def checked_results(path: Path) -> Path:
+    """The results folder as an absolute path that can be written to; nothing is created.
+
+    Raises ValueError naming the folder that stands in the way.
+    """
+    path = path.expanduser().resolve()
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise ValueError(f"results folder {path}: {existing} is a file; choose another with --results DIR")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"results folder {path} cannot be written: no permission in {existing}; use --results DIR")
+    return path
+
+
+def sweeps_in(results: Path) -> list[Folder]:
+    """All sweeps below a results folder, the newest first."""
+    folders = [Folder(path.parent) for path in results.glob("*/ledger.db")]
+    return sorted(folders, key=lambda folder: folder.ledger.stat().st_mtime, reverse=True)

@@ -1,0 +1,87 @@
+"""Trial: one trial as Ray Tune runs it: set up, step, save, load, be reused.
+
+Everything it does is in loop.py and checkpoint.py; this is only Tune's shape of it. Knows no sweeps.
+torch is imported inside the methods: the driver describes this class and must not pay for torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+from ray.tune.result import DONE, SHOULD_CHECKPOINT
+
+from trainable.config import TrainConfig
+from trainable.task import load_task
+
+if TYPE_CHECKING:
+    from trainable.loop import Training
+    from trainable.task import Splits, Task
+
+
+class Trial(tune.Trainable):  # type: ignore[misc]
+    """A training run that Tune can stop, save, load and give another configuration.
+
+    config: `number` (the trial's), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as
+    a dict), `checkpoints` (folders to go on from: the newest good one is taken), `stop_file` (its
+    existence asks the trial to stop at the current step).
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        from trainable import checkpoint, loop
+
+        self._number: int = config["number"]
+        self._stop_file = Path(config["stop_file"])
+        train = TrainConfig.from_dict(config["train"])
+        task = load_task(config["task"], config["task_settings"])
+        self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
+        self._run.notes["host"] = os.uname().nodename
+        folder = checkpoint.newest_valid(Path(path) for path in config["checkpoints"])
+        if folder is not None:
+            self.load_checkpoint(str(folder))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._run.close()
+        self.setup(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        from trainable import loop
+
+        finished = self._run.state.progress.finished
+        report = loop.advance(self._run)
+        # The last report and its checkpoint come first; only the next step, which trains nothing, ends
+        # the trial. So a trial that counts as complete has its last checkpoint in the storage.
+        return {
+            "number": self._number,
+            "report": json.dumps(dataclasses.asdict(report)),  # as text: Tune would take a dict apart
+            DONE: finished or report.diverged is not None,
+            SHOULD_CHECKPOINT: not finished and report.diverged is None,
+        }
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        from trainable import checkpoint
+
+        state = self._run.state
+        checkpoint.write(
+            Path(checkpoint_dir), state.save(), step=state.progress.step, config=self._run.config.to_dict()
+        )
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        from trainable import checkpoint
+
+        self._run.load(checkpoint.read(Path(checkpoint_dir)))
+
+    def cleanup(self) -> None:
+        self._run.close()
+
+
+@functools.lru_cache(maxsize=1)
+def _splits(task: Task, seed: int) -> Splits:
+    """The trials of a sweep share their data: an actor that is reused loads it once."""
+    return task.splits(seed)
