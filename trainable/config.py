@@ -18,6 +18,7 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 OptimizerName = Literal["adamw", "adam", "sgd", "rmsprop", "muon"]
 ScheduleName = Literal["constant", "cosine", "one_cycle", "step", "plateau"]
+WorkerStart = Literal["default", "fork", "spawn", "forkserver"]
 MatmulPrecision = Literal["highest", "high", "medium"]
 
 
@@ -88,6 +89,9 @@ class TrainConfig:
     # Where and how it is computed
     device: Device = _knob("auto", "auto: cuda, else mps, else cpu (tutorial lab 1)")
     precision: Precision = _knob("auto", "auto: bf16 or fp16 on cuda, fp32 elsewhere (tutorial lab 3)")
+    loss_scale: float = _knob(
+        2.0**16, "what fp16 multiplies the loss by at first; overflow halves it, calm doubles it", above=0
+    )
     matmul_precision: MatmulPrecision = _knob(
         "highest", "fp32 matmuls on cuda: high and medium use TF32 or bf16 inside, faster and less exact"
     )
@@ -95,13 +99,18 @@ class TrainConfig:
         False, "let cudnn time its kernels at the start: faster, but runs may differ in the last bits"
     )
     deterministic: bool = _knob(True, "refuse kernels whose result depends on the order of threads, where possible")
-    compile: bool = _knob(False, "torch.compile the model in place; small models often lose")
+    compile: bool = _knob(
+        False, "torch.compile the model in place, one kernel per batch shape; small models often lose"
+    )
     threads: int | None = _knob(
         None, "CPU threads of torch; None: torch's own choice. The last bits depend on it", at_least=1
     )
 
     # Data
     num_workers: int = _knob(0, "loader processes, for data that is not held on the device", at_least=0)
+    worker_start: WorkerStart = _knob(
+        "default", "how loader processes start; spawn or forkserver where fork hangs (threads) or is missing"
+    )
     resident_gib: float = _knob(2.0, "tensors up to this size live on the device for the whole run", at_least=0)
 
     # Reports, evaluation, checkpoints

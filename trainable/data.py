@@ -7,15 +7,15 @@ Knows nothing of models or losses.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
 
-from trainable.seeding import derive_seed, generator, isolated, permutation
+from trainable.config import TrainConfig
+from trainable.loader import LoadedBatches, SeededSamples, TensorSamples
+from trainable.seeding import generator, permutation
 
 if TYPE_CHECKING:
     from trainable.task import Batch, Examples
@@ -100,7 +100,10 @@ class ResidentBatches:
             pieces = [tensor.split(self.sizes) for tensor in self.tensors]
             yield from zip(*(piece[first_step:] for piece in pieces), strict=True)
             return
-        order = permutation(sum(self.sizes), self._seed, epoch).to(self._device)
+        order = permutation(sum(self.sizes), self._seed, epoch)
+        if self._device.type == "cuda":  # from pinned memory the copy does not wait for the device
+            order = order.pin_memory()
+        order = order.to(self._device, non_blocking=True)
         row_bytes = sum(tensor[:1].numel() * tensor.element_size() for tensor in self.tensors)
         stride = max(1, GATHER_BYTES // max(1, row_bytes * max(self.sizes)))
         starts = [0]
@@ -116,117 +119,17 @@ class ResidentBatches:
         self.tensors = ()
 
 
-class LoadedBatches:
-    """Samples come from a Dataset through a DataLoader; pinned and copied ahead where there is a GPU.
-
-    What a sample's random transforms draw is a function of (seed, epoch, sample index), so the number
-    of workers never changes a result.
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        sizes: list[int],
-        device: torch.device,
-        seed: int | None,
-        *,
-        draw_seed: int,
-        num_workers: int,
-        multiprocessing_context: str | None = None,
-    ) -> None:
-        self.sizes = sizes
-        self.wait_s = 0.0
-        self._device = device
-        self._sampler = _EpochSampler(sizes, seed)
-        self._loader: DataLoader[Any] = DataLoader(
-            _SeededSamples(dataset, draw_seed),
-            batch_sampler=self._sampler,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-            pin_memory=device.type == "cuda",
-            multiprocessing_context=multiprocessing_context if num_workers else None,
-            # Without a generator of its own the loader draws from the global one at every epoch,
-            # and a resume in mid-epoch would draw once more than the unbroken run.
-            generator=torch.Generator().manual_seed(draw_seed),
-        )
-
-    def epoch(self, epoch: int, first_step: int) -> Iterator[Batch]:
-        self._sampler.position = (epoch, first_step)
-        batches = iter(self._loader)
-        ahead: Batch | None = None
-        while True:
-            began = time.perf_counter()
-            host = next(batches, None)
-            self.wait_s += time.perf_counter() - began
-            batch = None if host is None else tuple(tensor.to(self._device, non_blocking=True) for tensor in host)
-            # One batch is on its way to the device while the one before it is computed on.
-            if ahead is not None:
-                yield ahead
-            if batch is None:
-                return
-            ahead = batch
-
-    def close(self) -> None:
-        """End the worker processes now; left alone they live until the loader is collected."""
-        iterator = getattr(self._loader, "_iterator", None)
-        if iterator is not None:
-            iterator._shutdown_workers()
-            self._loader._iterator = None
-
-
-class _EpochSampler(Sampler[list[tuple[int, int]]]):
-    """Lists of (epoch, sample index), one list a step, from `position` on."""
-
-    def __init__(self, sizes: list[int], seed: int | None) -> None:
-        self.position = (0, 0)
-        self._sizes = sizes
-        self._seed = seed
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        epoch, first_step = self.position
-        num_samples = sum(self._sizes)
-        order = list(range(num_samples)) if self._seed is None else permutation(num_samples, self._seed, epoch).tolist()
-        start = 0
-        for step, size in enumerate(self._sizes):
-            if step >= first_step:
-                yield [(epoch, index) for index in order[start : start + size]]
-            start += size
-
-    def __len__(self) -> int:
-        return len(self._sizes) - self.position[1]
-
-
-class _SeededSamples(Dataset[Any]):
-    """A dataset whose every sample draws from its own stream, in whatever process it is made."""
-
-    def __init__(self, dataset: Dataset[Any], seed: int) -> None:
-        self._dataset = dataset
-        self._seed = seed
-
-    def __getitem__(self, key: tuple[int, int]) -> Any:
-        epoch, index = key
-        with isolated(derive_seed(self._seed, "sample", epoch, index)):
-            return self._dataset[index]
-
-
 def make_batches(
-    examples: Examples,
-    sizes: list[int],
-    device: torch.device,
-    *,
-    seed: int | None,
-    draw_seed: int,
-    resident_gib: float,
-    num_workers: int,
+    examples: Examples, sizes: list[int], device: torch.device, config: TrainConfig, *, shuffled: bool
 ) -> Batches:
     """Batches over `examples`: resident where they are tensors that fit, through a loader otherwise.
 
-    seed: of the order of samples; None: the order in which they stand (evaluation).
+    shuffled: in an order from (seed, epoch), as training wants it; else as the samples stand (evaluation).
     """
-    if isinstance(examples, tuple):
-        num_bytes = num_bytes_of(examples)
-        assert num_bytes is not None
-        if num_bytes <= resident_gib * 2**30:
-            return ResidentBatches(examples, sizes, device, seed)
-        examples = torch.utils.data.TensorDataset(*examples)
-    return LoadedBatches(examples, sizes, device, seed, draw_seed=draw_seed, num_workers=num_workers)
+    if not isinstance(examples, tuple):
+        return LoadedBatches(SeededSamples(examples, config.seed), sizes, device, config, shuffled=shuffled)
+    num_bytes = num_bytes_of(examples)
+    assert num_bytes is not None
+    if num_bytes <= config.resident_gib * 2**30:
+        return ResidentBatches(examples, sizes, device, config.seed if shuffled else None)
+    return LoadedBatches(TensorSamples(examples), sizes, device, config, shuffled=shuffled)

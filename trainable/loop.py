@@ -1,4 +1,4 @@
-"""The textbook training loop: forward, backward, accumulate, clip, step; and evaluation.
+"""The textbook training loop: batches, steps, reports, evaluation, and when to stop.
 
 Between two reports nothing is fetched from the device. Knows nothing of files, Ray or sweeps.
 """
@@ -8,83 +8,30 @@ from __future__ import annotations
 import itertools
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
-from torch import Tensor, nn
 
 from trainable import memory
 from trainable.config import TrainConfig
 from trainable.data import Batches, make_batches, num_samples_of, step_sizes
 from trainable.device import Probe, choose_device, configure_backends
-from trainable.precision import Numerics, choose_numerics
-from trainable.schedule import lr_factor
-from trainable.seeding import generator
-from trainable.state import Interval, TrainState, joined
+from trainable.evaluation import evaluate as evaluate
+from trainable.interval import Interval
+from trainable.precision import choose_numerics
+from trainable.report import CURVES, data_wait_advice, divergence
+from trainable.report import Report as Report
+from trainable.state import TrainState
+from trainable.step import take_step
 from trainable.task import Splits, Task
+from trainable.training import Training as Training
+from trainable.training import has_batch_norm, memory_shape
 
 if TYPE_CHECKING:
     from trainable.task import Batch
 
 MIN_EVAL_BATCH = 256
-CURVES = ("loss", "lr", "grad_norm", "grad_norm_clipped")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a run says at the end of a report interval.
-
-    `metrics`: train_loss, and after an evaluation val_loss and the task's own as val_*; all are means.
-    `curves`: one value a step of the interval, beginning with step `first_step` (counted from 0).
-    """
-
-    number: int
-    epoch: float
-    step: int
-    total_steps: int
-    first_step: int
-    metrics: dict[str, float]
-    curves: dict[str, list[float]]
-    done: bool
-    diverged: str | None = None
-    weights_sha256: str | None = None
-    samples_per_s: float = 0.0
-    seconds: float = 0.0
-    data_wait_share: float = 0.0
-    peak_mem_gib: float = 0.0
-    notes: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Training:
-    """One run: the task, its config, its data on the device, its state. Made by `start`."""
-
-    task: Task
-    config: TrainConfig
-    numerics: Numerics
-    state: TrainState
-    train: Batches
-    val: Batches
-    notes: dict[str, str]
-    stream: Iterator[Batch] | None = None
-
-    @property
-    def total_steps(self) -> int:
-        return self.config.epochs * len(self.train.sizes)
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint's state. Raises StateMismatch where it is of another model."""
-        self.state.load(saved)
-        self.stream = None  # the old one stands at another position
-
-    def close(self) -> None:
-        """Let go of loader processes and of the samples on the device."""
-        self.stream = None
-        self.train.close()
-        self.val.close()
 
 
 def start(task: Task, config: TrainConfig, splits: Splits, probe: Probe | None = None) -> Training:
@@ -104,23 +51,33 @@ def start(task: Task, config: TrainConfig, splits: Splits, probe: Probe | None =
         "precision_reason": numerics.reason,
         "threads": str(torch.get_num_threads()),
     }
-    num_train = num_samples_of(splits.train)
-    if num_train == 0 or num_samples_of(splits.val) == 0:
-        raise ValueError(f"the task has {num_train} train and {num_samples_of(splits.val)} val samples; both need some")
-    has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in state.model.modules())
-    sizes = step_sizes(num_train, config.batch_size, merge_single=has_batch_norm)
-    if has_batch_norm and num_train % config.batch_size == 1 and len(sizes) * config.batch_size < num_train:
+    num_train, num_val = num_samples_of(splits.train), num_samples_of(splits.val)
+    if num_train == 0 or num_val == 0:
+        raise ValueError(f"the task has {num_train} train and {num_val} val samples; both need some")
+    merge_single = has_batch_norm(state.model)
+    sizes = step_sizes(num_train, config.batch_size, merge_single)
+    notes["train_samples"] = str(sum(sizes))
+    if merge_single and num_train > config.batch_size > 1 and num_train % config.batch_size == 1:
         notes["merged_rest"] = "the one sample left over joins the last step of an epoch: BatchNorm needs two"
+    if merge_single and config.micro_batch is not None and config.micro_batch < config.batch_size:
+        notes["batch_norm"] = f"sees {config.micro_batch} samples at a time: its statistics are of those"
     eval_batch = config.eval_batch_size or max(MIN_EVAL_BATCH, config.batch_size)
-    common: dict[str, Any] = {
-        "draw_seed": config.seed,
-        "resident_gib": config.resident_gib,
-        "num_workers": config.num_workers,
-    }
-    train = make_batches(splits.train, sizes, device, seed=config.seed, **common)
-    val_sizes = step_sizes(num_samples_of(splits.val), eval_batch, merge_single=False)
-    val = make_batches(splits.val, val_sizes, device, seed=None, **common)
-    return Training(task, config, numerics, state, train, val, notes)
+    val_sizes = step_sizes(num_val, eval_batch, merge_single=False)
+    train = make_batches(splits.train, sizes, device, config, shuffled=True)
+    val = make_batches(splits.val, val_sizes, device, config, shuffled=False)
+    run = Training(task, config, numerics, state, train, val, notes, memory_shape(task, config, numerics, splits))
+    _heed_earlier_runs(run)
+    memory.reset_peak(device)
+    return run
+
+
+def _heed_earlier_runs(run: Training) -> None:
+    """Begin with the micro-batch that an earlier run of the same shape had to come down to."""
+    fits, state = memory.remembered(run.shape), run.state
+    if fits is not None and fits < min(state.micro_batch or run.config.batch_size, run.config.batch_size):
+        state.micro_batch = fits
+        run.notes["micro_batch"] = f"{fits}, where an earlier run of the same shape ended up"
+    run.eval_pieces = memory.remembered((run.shape, "evaluation"))
 
 
 @overload
@@ -141,7 +98,7 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
     state, progress = run.state, run.state.progress
     if progress.finished or progress.step >= run.total_steps:
         return _report(run, {}, {name: [] for name in CURVES}, progress.step, done=True)
-    began, waited = time.perf_counter(), run.train.wait_s
+    began, began_at, waited = time.perf_counter(), progress.step, run.train.wait_s
     end = _next_report_step(run)
     state.train_mode()
     if run.stream is None:
@@ -150,26 +107,24 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
         if should_stop is not None and should_stop():
             progress.seconds += time.perf_counter() - began
             return None
-        _step(run, next(run.stream))
+        take_step(run, next(run.stream))
         progress.step += 1
 
-    curves, weights = _fetch(state.interval, run.config)
+    curves, weights = state.interval.fetch(run.config.clip_norm)
     state.interval = Interval()
-    num_steps = len(curves["loss"])
-    first_step = progress.step - num_steps
-    train_s = time.perf_counter() - began
+    first_step = progress.step - len(curves["loss"])
+    train_s = max(time.perf_counter() - began, 1e-9)
     speeds = {
-        "samples_per_s": _num_samples(run, progress.step) - _num_samples(run, first_step),
-        "data_wait_share": (run.train.wait_s - waited) / max(train_s, 1e-9),
+        "samples_per_s": (_num_samples(run, progress.step) - _num_samples(run, began_at)) / train_s,
+        "data_wait_share": (run.train.wait_s - waited) / train_s,
     }
-    speeds["samples_per_s"] /= max(train_s, 1e-9)
+    if advice := data_wait_advice(speeds["data_wait_share"], run.config.num_workers):
+        run.notes["data_wait"] = advice
     progress.reports += 1
-    diverged = _divergence(curves, run.numerics.scaled, first_step)
+    diverged = divergence(curves, state.trained, run.numerics.scaled, first_step)
     metrics: dict[str, float] = {}
     if diverged is None:
-        metrics["train_loss"] = sum(loss * weight for loss, weight in zip(curves["loss"], weights, strict=True)) / sum(
-            weights
-        )
+        metrics["train_loss"] = _mean(curves["loss"], weights)
         last = progress.step >= run.total_steps
         if last or progress.reports % run.config.eval_every == 0:
             metrics |= evaluate(run)
@@ -182,119 +137,6 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
     return _report(
         run, metrics, curves, first_step, done=progress.finished or diverged is not None, diverged=diverged, **speeds
     )
-
-
-def evaluate(run: Training) -> dict[str, float]:
-    """val_loss and the task's metrics as val_*: sums over all samples, divided once.
-
-    The batch size, and a short last batch, therefore never change a value.
-    """
-    model, autocast = run.state.evaluated, run.numerics.autocast()
-    was_training = model.training
-    model.eval()
-    sums: dict[str, Tensor] = {}
-    # mps has no float64
-    wide = torch.float32 if run.numerics.device.type == "mps" else torch.float64
-    weight: Any = 0
-    with torch.inference_mode():
-        for batch in run.val.epoch(0, 0):
-            with autocast():
-                outputs = run.task.predict(model, batch)
-                found = {"loss": run.task.loss(outputs, batch), **run.task.metrics(outputs, batch)}
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0) + torch.as_tensor(value).detach().to(wide)
-            weight = weight + run.task.weight(batch)
-    model.train(was_training)
-    total = float(weight)
-    return {f"val_{name}": float(value) / total for name, value in sums.items()}
-
-
-def _step(run: Training, batch: Batch) -> None:
-    """One optimizer step on one batch, in the textbook's order, whatever number of micro-batches it takes."""
-    state, config = run.state, run.config
-    optimizer, scaler = state.optimizer, state.scaler
-    factor = lr_factor(config, state.progress.updates, run.total_steps, len(run.train.sizes), state.best.decays)
-    for group in optimizer.param_groups:
-        group["lr"] = config.lr * factor * group["lr_multiplier"]
-    if type(run.task).augment is not Task.augment:
-        # A stream of its own for every step: what augmentation draws never depends on an interruption.
-        stream = generator(state.device, config.seed, "augment", state.progress.step)
-        batch = run.task.augment(batch, stream)
-    # All micro-batches of the step share its weight, so their gradients add up to the full batch's.
-    weight = run.task.weight(batch)
-    weight = weight.clamp(min=1) if isinstance(weight, Tensor) else max(weight, 1)
-    loss = _gradients(run, batch, weight)
-    scaled = scaler.is_enabled() and any(parameter.grad is not None for parameter in state.trained)
-    if scaled:
-        scaler.unscale_(optimizer)
-    norm, norm_after = _clip(state.trained, config)
-    if scaled:
-        scale = scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-        # A step with overflow is skipped and lowers the scale; the schedule does not move on then.
-        state.progress.updates += scaler.get_scale() >= scale
-    else:
-        optimizer.step()
-        state.progress.updates += 1
-    if state.average is not None:
-        state.average.update_parameters(state.model)
-    state.interval.record(config.lr * factor, weight, loss, norm, norm_after)
-
-
-def _gradients(run: Training, batch: Batch, weight: Any) -> Tensor:
-    """The step's mean loss, with its gradient in the parameters; smaller micro-batches where memory demands."""
-    state = run.state
-    size = len(batch[0])
-    while True:
-        state.optimizer.zero_grad(set_to_none=True)
-        micro_batch = min(state.micro_batch or size, size)
-        try:
-            if micro_batch == size:
-                return _forward_backward(run, batch, weight)
-            pieces = zip(*(tensor.split(micro_batch) for tensor in batch), strict=True)
-            losses = [_forward_backward(run, piece, weight) for piece in pieces]
-            return torch.stack(losses).sum()
-        except Exception as error:
-            if memory.is_out_of_memory(error):
-                state.optimizer.zero_grad(set_to_none=True)
-                state.micro_batch = memory.smaller(micro_batch, error)
-                run.notes["micro_batch"] = f"{state.micro_batch}, after running out of memory at {micro_batch}"
-                warnings.warn(
-                    f"out of memory with {micro_batch} samples at a time; going on with {state.micro_batch}",
-                    stacklevel=2,
-                )
-            elif state.compiled and state.progress.updates == 0:
-                state.compiled = False
-                state.model._compiled_call_impl = None
-                run.notes["compile"] = f"fell back to eager: {type(error).__name__}: {str(error)[:200]}"
-                warnings.warn(
-                    f"torch.compile failed, going on without it: {type(error).__name__}: {error}", stacklevel=2
-                )
-            else:
-                raise
-
-
-def _forward_backward(run: Training, batch: Batch, weight: Any) -> Tensor:
-    with run.numerics.autocast()():
-        outputs = run.task.predict(run.state.model, batch)
-        loss: Tensor = run.task.loss(outputs, batch) / weight
-    if loss.requires_grad:  # not so when everything the batch touches is frozen
-        run.state.scaler.scale(loss).backward()
-    return loss.detach()
-
-
-def _clip(parameters: list[Tensor], config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """Clip the gradients; their norm before and after (tutorial lab 2)."""
-    if config.clip_norm is not None:
-        norm = nn.utils.clip_grad_norm_(parameters, config.clip_norm)
-        return norm, norm  # the norm after follows from the norm before: `_fetch` works it out, for all steps at once
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
-    if config.clip_value is None:
-        return norm, norm
-    nn.utils.clip_grad_value_(parameters, config.clip_value)
-    return norm, nn.utils.get_total_norm(gradients)
 
 
 def _stream(batches: Batches, step: int) -> Iterator[Batch]:
@@ -315,23 +157,6 @@ def _num_samples(run: Training, step: int) -> int:
     return epochs * sum(run.train.sizes) + sum(run.train.sizes[:rest])
 
 
-def _fetch(interval: Interval, config: TrainConfig) -> tuple[dict[str, list[float]], list[float]]:
-    """The recorded curves on the host, and each step's weight: the one place that waits for the device."""
-    norms = joined(interval.norms).double().cpu()
-    after = joined(interval.norms_after).double().cpu()
-    if config.clip_norm is not None:
-        # clip_grad_norm_ multiplies by this very factor; working it out here saves a pass over the gradients.
-        after = norms * (config.clip_norm / (norms + 1e-6)).clamp(max=1.0)
-    curves = {
-        "loss": joined(interval.losses).double().cpu().tolist(),
-        "lr": list(interval.lrs),
-        "grad_norm": norms.tolist(),
-        "grad_norm_clipped": after.tolist(),
-    }
-    weights = torch.stack([torch.as_tensor(weight).detach().cpu() for weight in interval.weights]).double().tolist()
-    return curves, weights
-
-
 def _divergence(curves: dict[str, list[float]], scaled: bool, first_step: int) -> str | None:
     """Why the run counts as diverged, or None. With a scaler, overflowing gradients are its daily work."""
     watched = (
@@ -344,6 +169,12 @@ def _divergence(curves: dict[str, list[float]], scaled: bool, first_step: int) -
     if scaled and curves["loss"] and not any(map(math.isfinite, curves["grad_norm"])):
         return f"no gradient was finite from step {first_step} on, at any loss scale"
     return None
+
+
+def _mean(values: list[float], weights: list[float]) -> float:
+    """Each step's loss counts by what it was summed over. A step of weight 0 (padding alone) says nothing."""
+    total = sum(weights)
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0
 
 
 def _remember_best(run: Training, value: float) -> None:

@@ -7,8 +7,8 @@ Knows nothing of the loop.
 from __future__ import annotations
 
 import gc
-import resource
 import sys
+from collections.abc import Hashable
 
 import torch
 
@@ -17,6 +17,11 @@ RESCUE_ORDER = (
     "freeze layers; a smaller model"
 )
 
+# What fitted after a run of some shape ran out of memory, for the later runs of this process: they need not
+# fail first. The one thing here that outlives a run; it spares time and changes no result, because a run that
+# does fail first makes the same step again with the same micro-batch.
+_REMEMBERED: dict[Hashable, int] = {}
+
 
 class OutOfMemory(RuntimeError):
     """Even the smallest micro-batch does not fit."""
@@ -24,28 +29,58 @@ class OutOfMemory(RuntimeError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device or the host ran out of memory; older backends say so only in words."""
+    if isinstance(error, OutOfMemory):
+        return False  # our own last word on it
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
 
 
-def smaller(samples: int, error: BaseException) -> int:
+def smaller(samples: int, reason: str) -> int:
     """Half as many samples at a time, with the memory of the failed try given back.
 
+    To be called when the error is no longer handled: its traceback keeps the failed try's tensors alive.
     Raises OutOfMemory, with the tutorial's advice, when one sample was already too much.
     """
     if samples <= 1:
-        raise OutOfMemory(f"one sample at a time does not fit in memory ({error}); try, {RESCUE_ORDER}") from error
+        raise OutOfMemory(f"one sample at a time does not fit in memory ({reason}); try, {RESCUE_ORDER}")
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
     return (samples + 1) // 2
 
 
+def remember(shape: Hashable, samples: int) -> None:
+    """Note that runs of this shape have room for so many samples at a time."""
+    _REMEMBERED[shape] = samples
+
+
+def remembered(shape: Hashable) -> int | None:
+    """How many samples at a time fitted for an earlier run of this shape that ran out of memory."""
+    return _REMEMBERED.get(shape)
+
+
+def forget() -> None:
+    """Forget all of it: the memory is another now (a neighbour on the GPU has ended, say)."""
+    _REMEMBERED.clear()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Count the peak of the GPU's memory from now on: a reused process has a past."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_gib(device: torch.device) -> float:
-    """The most memory the run has held so far: of the GPU, or else of this process."""
+    """The most memory held so far: on a GPU by this run, or else by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
+    if sys.platform == "win32":
+        return 0.0  # not known there without another package
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak * (1 if sys.platform == "darwin" else 1024) / 2**30

@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trainable.config import TrainConfig
+from trainable.muon import make_muon
 
 NORMS = (
     nn.modules.batchnorm._NormBase,
@@ -37,16 +38,23 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[nn.Module]:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ValueError(f"freeze pattern {pattern!r} matches nothing; names: {', '.join(names[:20])}")
     for name, module in model.named_modules():
-        if name and any(fnmatchcase(name, pattern) for pattern in patterns):
+        if name and _matches(name, patterns):
             module.requires_grad_(False)
     for name, parameter in model.named_parameters():
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
+        if _matches(name, patterns):
             parameter.requires_grad_(False)
+    named = [module for name, module in model.named_modules() if name and _matches(name, patterns)]
+    still = {id(inner) for module in named for inner in module.modules()}  # also those without parameters
     return [
         module
         for module in model.modules()
-        if any(True for _ in module.parameters()) and not any(p.requires_grad for p in module.parameters())
+        if id(module) in still
+        or (any(True for _ in module.parameters()) and not any(p.requires_grad for p in module.parameters()))
     ]
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def no_decay_names(model: nn.Module) -> set[str]:
@@ -59,7 +67,7 @@ def no_decay_names(model: nn.Module) -> set[str]:
 
 
 def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """Groups for torch.optim: each has its `weight_decay` and its `lr_multiplier`.
+    """Groups for torch.optim: each has its `weight_decay`, its `lr_multiplier`, and whether it holds `matrix` weights.
 
     Raises ValueError for a multiplier's pattern that names no parameter, and when nothing is left to train.
     """
@@ -73,14 +81,17 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
                 f"they are: {', '.join(list(trained)[:20])}"
             )
     spared = set() if config.decay_all else no_decay_names(model)
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
         factor = next((f for pattern, f in config.lr_multipliers.items() if fnmatchcase(name, pattern)), 1.0)
         decay = 0.0 if name in spared else config.weight_decay
-        groups.setdefault((factor, decay), []).append(parameter)
+        # Only Muon asks; for the others it must not split a group, which costs a kernel launch a step.
+        matrix = config.optimizer == "muon" and parameter.ndim == 2 and id(parameter) not in embeddings
+        groups.setdefault((factor, decay, matrix), []).append(parameter)
     return [
-        {"params": parameters, "lr_multiplier": factor, "weight_decay": decay}
-        for (factor, decay), parameters in groups.items()
+        {"params": parameters, "lr_multiplier": factor, "weight_decay": decay, "matrix": matrix}
+        for (factor, decay, matrix), parameters in groups.items()
     ]
 
 
@@ -88,31 +99,28 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
     """The optimizer over the model's trained parameters, which must be on their device already
     (tutorial, second anti-pattern: model to device, then optimizer).
 
-    Raises ValueError where torch lacks the optimizer, or where it cannot train this model.
+    lr stays a plain number: the update is not compiled, and fused kernels take it as an argument, so a new
+    value recompiles nothing. Raises ValueError where torch lacks the optimizer, or it cannot train this model.
     """
     groups = parameter_groups(model, config)
+    for group in groups:
+        group["lr"] = config.lr * group["lr_multiplier"]
+    parameters = [parameter for group in groups for parameter in group["params"]]
     momentum: dict[str, Any] = {"momentum": config.momentum, "nesterov": config.nesterov}
     adam: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps}
+    if config.optimizer == "muon":
+        if _can_fuse(torch.optim.AdamW, parameters, config.fused):
+            adam["fused"] = True
+        return make_muon(groups, config.lr, momentum, adam)
     makers: dict[str, tuple[Any, dict[str, Any]]] = {
         "adamw": (torch.optim.AdamW, adam),
         "adam": (torch.optim.Adam, adam),
         "sgd": (torch.optim.SGD, momentum),
         "rmsprop": (torch.optim.RMSprop, {"momentum": config.momentum, "eps": config.eps}),
-        "muon": (getattr(torch.optim, "Muon", None), momentum),
     }
     maker, settings = makers[config.optimizer]
-    if maker is None:
-        raise ValueError(f"optimizer={config.optimizer} is not in torch {torch.__version__}; use adamw")
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    if config.optimizer == "muon" and any(parameter.ndim != 2 for parameter in parameters):
-        raise ValueError(
-            "optimizer=muon trains matrices only, and this model has other parameters (biases, convolutions); "
-            "freeze those or use adamw"
-        )
     if _can_fuse(maker, parameters, config.fused):
         settings = {**settings, "fused": True}
-    for group in groups:
-        group["lr"] = config.lr * group["lr_multiplier"]
     return maker(groups, lr=config.lr, **settings)  # type: ignore[no-any-return]
 
 

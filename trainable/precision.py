@@ -38,9 +38,9 @@ class Numerics:
             return contextlib.nullcontext
         return lambda: torch.autocast(self.device.type, dtype=self.dtype)
 
-    def scaler(self) -> torch.amp.GradScaler:
-        """The gradient scaler; disabled where the precision needs none."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.scaled)
+    def scaler(self, loss_scale: float) -> torch.amp.GradScaler:
+        """The gradient scaler, which starts at `loss_scale`; disabled where the precision needs none."""
+        return torch.amp.GradScaler(self.device.type, init_scale=loss_scale, enabled=self.scaled)
 
 
 def choose_numerics(wanted: Precision, device: torch.device, probe: Probe) -> Numerics:

@@ -30,9 +30,11 @@ def lr_factor(config: TrainConfig, step: int, total_steps: int, steps_per_epoch:
         case "cosine":
             return config.lr_min_factor + (1 - config.lr_min_factor) * (1 + math.cos(math.pi * share)) / 2
         case "one_cycle":
-            if share < ONE_CYCLE_RISE:
-                return _ease(ONE_CYCLE_START, 1.0, share / ONE_CYCLE_RISE)
-            return _ease(1.0, ONE_CYCLE_END, (share - ONE_CYCLE_RISE) / (1 - ONE_CYCLE_RISE))
+            # As torch's OneCycleLR counts: the top is at step rise * steps - 1, the end at the last step.
+            top, last = max(ONE_CYCLE_RISE * remaining - 1, 0.0), max(remaining - 1, 1)
+            if done < top:
+                return _ease(ONE_CYCLE_START, 1.0, done / top)
+            return _ease(1.0, ONE_CYCLE_END, min(1.0, (done - top) / max(last - top, 1e-9)))
         case "step":
             return config.decay_factor ** (step // steps_per_epoch // config.decay_epochs)
         case "plateau":

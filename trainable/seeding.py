@@ -84,13 +84,17 @@ def set_global_state(state: dict[str, Any], device: torch.device) -> None:
         torch.mps.set_rng_state(state["mps"].cpu())
 
 
-@contextmanager
-def isolated(seed: int) -> Iterator[None]:
-    """Inside, the global CPU generators start from `seed`; outside, they never notice."""
-    python, legacy, cpu = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+def seed_cpu(seed: int) -> None:
+    """Seed the generators that a data set's transforms may draw from; never a GPU's, which a worker must not touch."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Inside, the global CPU generators may be seeded and drawn from; outside, they never notice."""
+    python, legacy, cpu = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:

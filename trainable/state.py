@@ -6,25 +6,25 @@ Knows nothing of files.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from trainable import seeding
+from trainable.average import Average
 from trainable.config import TrainConfig
+from trainable.interval import Interval
 from trainable.optim import freeze, make_optimizer
 from trainable.precision import Numerics
 from trainable.task import Task
-
-COMPACT_AFTER = 512  # recorded scalars are joined into one tensor after this many, without a sync
 
 
 class StateMismatch(Exception):
@@ -53,45 +53,6 @@ class Best:
     evaluations_since_decay: int = 0
 
 
-@dataclass
-class Interval:
-    """What was recorded since the last report, one value a step; tensors stay on the device, nothing is fetched."""
-
-    lrs: list[float] = field(default_factory=list)
-    weights: list[Any] = field(default_factory=list)  # numbers, or device scalars where the task counts tokens
-    losses: list[Tensor] = field(default_factory=list)
-    norms: list[Tensor] = field(default_factory=list)
-    norms_after: list[Tensor] = field(default_factory=list)
-
-    def record(self, lr: float, weight: Any, loss: Tensor, norm: Tensor, norm_after: Tensor) -> None:
-        self.lrs.append(lr)
-        self.weights.append(weight)
-        self.losses.append(loss)
-        self.norms.append(norm)
-        self.norms_after.append(norm_after)
-        if len(self.lrs) % COMPACT_AFTER == 0:
-            self.losses, self.norms, self.norms_after = (
-                [joined(values)] for values in (self.losses, self.norms, self.norms_after)
-            )
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "lrs": list(self.lrs),
-            "weights": [float(weight) for weight in self.weights],
-            **{name: joined(getattr(self, name)).cpu() for name in ("losses", "norms", "norms_after")},
-        }
-
-    def load(self, saved: dict[str, Any], device: torch.device) -> None:
-        self.lrs, self.weights = list(saved["lrs"]), list(saved["weights"])
-        for name in ("losses", "norms", "norms_after"):
-            setattr(self, name, [saved[name].to(device)] if self.lrs else [])
-
-
-def joined(values: list[Tensor]) -> Tensor:
-    """Scalars and vectors, in order, as one vector."""
-    return torch.cat([value.reshape(-1) for value in values]) if values else torch.empty(0)
-
-
 @dataclass(frozen=True)
 class Part:
     """One row of the table: how a part is read for saving, and how it is put back."""
@@ -111,21 +72,36 @@ class TrainState:
         self.frozen = freeze(self.model, config.freeze)
         self.optimizer: Optimizer = make_optimizer(self.model, config)
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self.scaler = numerics.scaler()
-        self.average: AveragedModel | None = None
-        if config.ema_decay is not None:
-            self.average = AveragedModel(
-                self.model, multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay), use_buffers=False
-            )
+        self._numerics = numerics
+        self.scaler = numerics.scaler(config.loss_scale)
+        # Before compiling: a compiled model cannot be copied.
+        self.average = None if config.ema_decay is None else Average(self.model, config.ema_decay)
         self.progress = Progress()
         self.best = Best()
         self.interval = Interval()
         self.micro_batch: int | None = config.micro_batch  # made smaller by a rescue from out-of-memory
-        self.compiled = False
+        self.compiled = config.compile
         if config.compile:
             # In place, so that the keys of the state dict stay raw. After the optimizer: it holds the same tensors.
-            self.model.compile()
-            self.compiled = True
+            # One kernel per shape: which shape a kernel for all of them was first made for depends on where the
+            # run was interrupted, and so would the last bits.
+            self.model.compile(dynamic=False)
+
+    def zero_grad(self) -> None:
+        """What the optimizer's zero_grad(set_to_none=True) does; that one also opens a profiler's bracket."""
+        for parameter in self.trained:
+            parameter.grad = None
+
+    def drop_compiled(self) -> None:
+        """Go on in eager mode."""
+        self.compiled = False
+        self.model._compiled_call_impl = None
+
+    def renew_scaler(self) -> None:
+        """The scaler as it stood after the last update: a failed try leaves it in the middle of one."""
+        saved = self.scaler.state_dict()
+        self.scaler = self._numerics.scaler(self.config.loss_scale)
+        self._load_scaler(saved)
 
     def train_mode(self) -> None:
         """train(), but frozen modules stay in eval(): their buffers must not move."""
@@ -136,15 +112,18 @@ class TrainState:
     @property
     def evaluated(self) -> nn.Module:
         """The model that evaluation looks at: the average of weights, where one is kept."""
-        return self.model if self.average is None else self.average.module
+        return self.model if self.average is None else self.average.model
 
     def parts(self) -> dict[str, Part]:
         """Everything that an exact continuation needs. Values are tensors and plain values only."""
         return {
             "model": Part(self.model.state_dict, lambda saved: load_strictly(self.model, saved)),
-            "optimizer": Part(self.optimizer.state_dict, self._load_optimizer),
+            "optimizer": Part(
+                lambda: {"name": self.config.optimizer, "state": self.optimizer.state_dict()},
+                self._load_named_optimizer,
+            ),
             "scaler": Part(self.scaler.state_dict, self._load_scaler),
-            "average": Part(lambda: self.average.state_dict() if self.average else {}, self._load_average),
+            "average": Part(self._save_average, self._load_average),
             "progress": Part(lambda: asdict(self.progress), lambda saved: _assign(self.progress, saved)),
             "best": Part(lambda: asdict(self.best), lambda saved: _assign(self.best, saved)),
             "interval": Part(lambda: self.interval.save(), lambda saved: self.interval.load(saved, self.device)),
@@ -174,14 +153,25 @@ class TrainState:
             digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
         return digest.hexdigest()
 
-    def _load_optimizer(self, saved: dict[str, Any]) -> None:
-        # load_state_dict brings back the old learning rate and all other settings of the groups;
-        # what the configuration says now decides.
+    def _load_named_optimizer(self, saved: dict[str, Any]) -> None:
+        if saved["name"] != self.config.optimizer:
+            raise StateMismatch(
+                f"the checkpoint was made with optimizer={saved['name']}, "
+                f"the configuration says {self.config.optimizer}; its state fits no other"
+            )
+        self.load_optimizer(saved["state"])
+
+    def load_optimizer(self, saved: dict[str, Any]) -> None:
+        """Put back the optimizer's tensors. Its settings, lr first, stay what the configuration says now.
+
+        Raises StateMismatch where the tensors are of other parameters.
+        """
         settings = [
             {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
         ]
         try:
-            self.optimizer.load_state_dict(saved)
+            # A copy: torch takes the tensors themselves, and two runs would then update one set of moments.
+            self.optimizer.load_state_dict(copy.deepcopy(saved))
         except (ValueError, KeyError) as error:
             raise StateMismatch(
                 f"the checkpoint's optimizer state does not fit {self.config.optimizer}: {error}"
@@ -194,14 +184,20 @@ class TrainState:
         if saved and self.scaler.is_enabled():
             self.scaler.load_state_dict(saved)
 
+    def _save_average(self) -> dict[str, Any]:
+        if self.average is None:
+            return {}
+        return {"model": self.average.model.state_dict(), "num_updates": self.average.num_updates}
+
     def _load_average(self, saved: dict[str, Any]) -> None:
         if self.average is None:
             return
         if saved:
-            load_strictly(self.average, saved)
+            load_strictly(self.average.model, saved["model"])
+            self.average.num_updates = saved["num_updates"]
         else:
             warnings.warn("the checkpoint has no average of weights; the average starts from its weights", stacklevel=2)
-            load_strictly(self.average.module, self.model.state_dict())
+            load_strictly(self.average.model, self.model.state_dict())
 
 
 def load_strictly(module: nn.Module, saved: dict[str, Tensor]) -> None:
