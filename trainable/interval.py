@@ -44,7 +44,8 @@ class Interval:
         norms = on_host(self.norms)
         after = on_host(self.norms_after)
         if clip_norm is not None:
-            after = norms * (clip_norm / (norms + 1e-6)).clamp(max=1.0)
+            # Where a gradient overflowed there is nothing to clip (and infinity times 0 is no number).
+            after = torch.where(norms.isfinite(), norms * (clip_norm / (norms + 1e-6)).clamp(max=1.0), norms)
         curves = {
             "loss": on_host(self.losses).tolist(),
             "lr": list(self.lrs),

@@ -6,7 +6,6 @@ weights; its authors give biases, norms, convolutions and embeddings to AdamW. K
 
 from __future__ import annotations
 
-import collections
 from typing import Any
 
 import torch
@@ -14,39 +13,27 @@ from torch.optim import Optimizer
 
 
 class MuonWithAdamW(Optimizer):
-    """Two optimizers in one; the parameter groups are theirs, so what the loop sets there reaches them."""
+    """Two optimizers in one; groups and state are theirs, so what the loop sets there reaches them."""
 
     def __init__(self, muon: Optimizer, adamw: Optimizer) -> None:
-        # Not Optimizer.__init__, which would make groups of its own: the two have theirs.
-        self._both = (muon, adamw)
-        self.defaults = {}
-        self._share()
+        # Not Optimizer.__init__, which would make groups of its own.
+        self.both = (muon, adamw)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return [group for optimizer in self.both for group in optimizer.param_groups]
+
+    @property
+    def state(self) -> dict[Any, Any]:  # type: ignore[override]
+        return {parameter: values for optimizer in self.both for parameter, values in optimizer.state.items()}
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         assert closure is None
-        for optimizer in self._both:
+        for optimizer in self.both:
             optimizer.step()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for optimizer in self._both:
-            optimizer.zero_grad(set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        muon, adamw = (optimizer.state_dict() for optimizer in self._both)
-        return {"muon": muon, "adamw": adamw}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, optimizer in zip(("muon", "adamw"), self._both, strict=True):
-            optimizer.load_state_dict(state_dict[name])
-        self._share()  # loading makes new groups
-
-    def _share(self) -> None:
-        muon, adamw = self._both
-        self.param_groups = muon.param_groups + adamw.param_groups
-        self.state = collections.ChainMap(muon.state, adamw.state)  # type: ignore[assignment]
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{self._both}"
+        return f"{type(self).__name__}{self.both}"
 
 
 def make_muon(groups: list[dict[str, Any]], lr: float, muon: dict[str, Any], adamw: dict[str, Any]) -> Optimizer:

@@ -5,17 +5,18 @@ Knows nothing of the loop or of schedules; a group keeps its own factor on the l
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainable.config import TrainConfig
-from trainable.muon import make_muon
+from trainable.muon import MuonWithAdamW, make_muon
 
 NORMS = (
     nn.modules.batchnorm._NormBase,
@@ -135,3 +136,31 @@ def _can_fuse(maker: Any, parameters: list[nn.Parameter], wanted: bool | None) -
     if wanted and not possible:
         warnings.warn(f"fused=true, but {maker.__name__} has no fused kernels for this model", stacklevel=3)
     return possible
+
+
+def named_state(optimizer: Optimizer, model: nn.Module) -> dict[str, dict[str, Any]]:
+    """The optimizer's tensors by the name of their parameter.
+
+    torch keeps them by position in the groups, and another weight decay, multiplier or freezing makes other groups:
+    the tensors would go to other parameters.
+    """
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {names[parameter]: dict(values) for parameter, values in optimizer.state.items()}
+
+
+def load_named_state(optimizer: Optimizer, model: nn.Module, saved: dict[str, dict[str, Any]]) -> None:
+    """Put back what `named_state` gave, as copies. The settings, lr first, stay as they are: the config's.
+
+    A parameter without saved tensors starts without, as in a new run.
+    """
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for inner in optimizer.both if isinstance(optimizer, MuonWithAdamW) else (optimizer,):
+        packed = inner.state_dict()["param_groups"]
+        state = {
+            position: copy.deepcopy(saved[names[parameter]])
+            for packed_group, group in zip(packed, inner.param_groups, strict=True)
+            for position, parameter in zip(packed_group["params"], group["params"], strict=True)
+            if names[parameter] in saved
+        }
+        # By torch's own door, which brings each tensor to the device and dtype that the kernels want.
+        inner.load_state_dict({"state": state, "param_groups": packed})

@@ -92,9 +92,11 @@ def seed_cpu(seed: int) -> None:
 
 
 @contextmanager
-def isolated() -> Iterator[None]:
-    """Inside, the global CPU generators may be seeded and drawn from; outside, they never notice."""
+def isolated(seed: int | None = None) -> Iterator[None]:
+    """Inside, the global CPU generators may be seeded (from `seed` on) and drawn from; outside, they never notice."""
     python, legacy, cpu = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    if seed is not None:
+        seed_cpu(seed)
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ Knows nothing of files.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import warnings
@@ -22,7 +21,7 @@ from trainable import seeding
 from trainable.average import Average
 from trainable.config import TrainConfig
 from trainable.interval import Interval
-from trainable.optim import freeze, make_optimizer
+from trainable.optim import freeze, load_named_state, make_optimizer, named_state
 from trainable.precision import Numerics
 from trainable.task import Task
 
@@ -118,10 +117,7 @@ class TrainState:
         """Everything that an exact continuation needs. Values are tensors and plain values only."""
         return {
             "model": Part(self.model.state_dict, lambda saved: load_strictly(self.model, saved)),
-            "optimizer": Part(
-                lambda: {"name": self.config.optimizer, "state": self.optimizer.state_dict()},
-                self._load_named_optimizer,
-            ),
+            "optimizer": Part(self._save_optimizer, self._load_optimizer),
             "scaler": Part(self.scaler.state_dict, self._load_scaler),
             "average": Part(self._save_average, self._load_average),
             "progress": Part(lambda: asdict(self.progress), lambda saved: _assign(self.progress, saved)),
@@ -153,31 +149,16 @@ class TrainState:
             digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
         return digest.hexdigest()
 
-    def _load_named_optimizer(self, saved: dict[str, Any]) -> None:
+    def _save_optimizer(self) -> dict[str, Any]:
+        return {"name": self.config.optimizer, "state": named_state(self.optimizer, self.model)}
+
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
         if saved["name"] != self.config.optimizer:
             raise StateMismatch(
                 f"the checkpoint was made with optimizer={saved['name']}, "
                 f"the configuration says {self.config.optimizer}; its state fits no other"
             )
-        self.load_optimizer(saved["state"])
-
-    def load_optimizer(self, saved: dict[str, Any]) -> None:
-        """Put back the optimizer's tensors. Its settings, lr first, stay what the configuration says now.
-
-        Raises StateMismatch where the tensors are of other parameters.
-        """
-        settings = [
-            {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
-        ]
-        try:
-            # A copy: torch takes the tensors themselves, and two runs would then update one set of moments.
-            self.optimizer.load_state_dict(copy.deepcopy(saved))
-        except (ValueError, KeyError) as error:
-            raise StateMismatch(
-                f"the checkpoint's optimizer state does not fit {self.config.optimizer}: {error}"
-            ) from error
-        for group, values in zip(self.optimizer.param_groups, settings, strict=True):
-            group.update(values)
+        load_named_state(self.optimizer, self.model, saved["state"])
 
     def _load_scaler(self, saved: dict[str, Any]) -> None:
         # A disabled scaler has an empty state; a run may move between devices with and without one.

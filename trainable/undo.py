@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trainable import seeding
+from trainable.optim import load_named_state, named_state
 from trainable.state import TrainState
 
 
@@ -31,11 +32,7 @@ class Undo:
         self._optimizer: Any = None
         if update:
             self._weights = [_cpu_copy(parameter) for parameter in state.trained]
-            self._optimizer = _cpu_copy(state.optimizer.state_dict())
-
-    @property
-    def holds_weights(self) -> bool:
-        return self._weights is not None
+            self._optimizer = _cpu_copy(named_state(state.optimizer, state.model))
 
     @torch.no_grad()
     def apply(self) -> None:
@@ -46,7 +43,7 @@ class Undo:
         if self._weights is not None:
             for parameter, weight in zip(self._state.trained, self._weights, strict=True):
                 parameter.copy_(weight)
-            self._state.load_optimizer(self._optimizer)
+            load_named_state(self._state.optimizer, self._state.model, self._optimizer)
 
 
 def _cpu_copy(value: Any) -> Any:
