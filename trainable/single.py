@@ -86,16 +86,13 @@ def prepare_resume(folder: RunFolder, description: dict[str, Any], config: Train
         ready.lines.append("there is no checkpoint yet: beginning at step 0")
         return ready
     ready.run.load(found[1])
-    progress, best = ready.run.state.progress, ready.run.state.best
+    progress = ready.run.state.progress
     steps_per_epoch = len(ready.run.train.sizes)
     if progress.step > ready.run.total_steps:
         raise ValueError(
             f"--epochs {config.epochs} is less than the {progress.step / steps_per_epoch:.4g} that are done; "
             f"ask for {-(-progress.step // steps_per_epoch)} or more"
         )
-    stopped_early = config.patience is not None and best.evaluations_since >= config.patience
-    if progress.finished and progress.step < ready.run.total_steps and not stopped_early:
-        progress.finished = False  # it had trained to its end, and the end has moved
     ready.lines.append(f"going on from step {progress.step} of {ready.run.total_steps} ({found[0]})")
     return ready
 
