@@ -35,6 +35,10 @@ def take_step(run: Training, batch: Batch) -> None:
     lr = run.config.lr * factor
     for group in state.optimizer.param_groups:
         group["lr"] = lr * group["lr_multiplier"]
+    if run.augments:
+        # A stream of its own for every step: what augmentation draws never depends on an interruption.
+        stream = generator(state.device, run.config.seed, "augment", state.progress.step)
+        batch = run.task.augment(batch, stream)
     while True:
         undo = _undo(run, batch)
         before = 0 if undo else run.changes()
@@ -69,10 +73,6 @@ def _attempt(run: Training, batch: Batch, lr: float) -> None:
     state, config = run.state, run.config
     optimizer, scaler = state.optimizer, state.scaler
     state.zero_grad()
-    if run.augments:
-        # A stream of its own for every step: what augmentation draws never depends on an interruption.
-        stream = generator(state.device, config.seed, "augment", state.progress.step)
-        batch = run.task.augment(batch, stream)
     # All micro-batches of the step share its weight, so their gradients add up to the full batch's.
     weight = run.task.weight(batch)
     divisor = weight.clamp(min=1) if isinstance(weight, Tensor) else max(weight, 1)
