@@ -73,6 +73,7 @@ class TrainState:
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self._numerics = numerics
         self.scaler = numerics.scaler(config.loss_scale)
+        self.loss_scale = self.scaler.get_scale()  # after the last step, on the host
         # Before compiling: a compiled model cannot be copied.
         self.average = None if config.ema_decay is None else Average(self.model, config.ema_decay)
         self.progress = Progress()
@@ -164,6 +165,7 @@ class TrainState:
         # A disabled scaler has an empty state; a run may move between devices with and without one.
         if saved and self.scaler.is_enabled():
             self.scaler.load_state_dict(saved)
+        self.loss_scale = self.scaler.get_scale()
 
     def _save_average(self) -> dict[str, Any]:
         if self.average is None:

@@ -86,11 +86,11 @@ def _attempt(run: Training, batch: Batch, lr: float) -> None:
     if scaler.is_enabled() and any(parameter.grad is not None for parameter in state.trained):
         scaler.unscale_(optimizer)
         norm, norm_after = _clip(state.trained, config)
-        scale = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
         # A step with overflow is skipped and lowers the scale; schedule and average do not move on then.
-        stepped = scaler.get_scale() >= scale
+        scale = scaler.get_scale()
+        stepped, state.loss_scale = scale >= state.loss_scale, scale
     else:
         norm, norm_after = _clip(state.trained, config)
         optimizer.step()
