@@ -6,6 +6,7 @@ workers never changes a result. Everything that goes to a worker is of module le
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,8 @@ class LoadedBatches:
         if iterator is not None:
             iterator._shutdown_workers()
             self._loader._iterator = None
+            del iterator
+            gc.collect()  # its queues and processes refer to each other, and hold file descriptors until collected
 
 
 def _arrived(batch: Batch, copying: torch.cuda.Stream) -> Batch:
