@@ -27,6 +27,13 @@ DEVICE_WORDS = ("same device", "expected device", "is on device", "is on cuda", 
 
 def batch_loads(subject: Subject) -> str:
     subject.splits = subject.task.splits(subject.config.data_seed)
+    for name, examples in (("train", subject.splits.train), ("val", subject.splits.val)):
+        sizes = [len(part) for part in examples] if isinstance(examples, tuple) else []
+        if len(set(sizes)) > 1:
+            raise Fault(
+                f"the parts of {name} have {', '.join(map(str, sizes))} samples",
+                "give every tensor of splits() the same first dimension: one entry a sample",
+            )
     batch: Any = first_samples(subject.splits.train, subject.config.batch_size)
     try:
         subject.run = loop.start(subject.task, subject.config, subject.splits)
@@ -37,12 +44,6 @@ def batch_loads(subject: Subject) -> str:
     if not isinstance(batch, tuple | list) or not all(isinstance(part, Tensor) for part in batch):
         raise Fault(
             f"a batch is {type(batch).__name__}", "make every sample a tuple of tensors, such as (image, label)"
-        )
-    sizes = {len(part) for part in batch}
-    if len(sizes) > 1:
-        raise Fault(
-            f"the parts of a batch have {', '.join(str(len(part)) for part in batch)} samples",
-            "give every tensor of splits() the same first dimension",
         )
     stream = torch.Generator(device=batch[0].device).manual_seed(subject.config.seed)
     subject.batch = subject.task.augment(tuple(batch), stream)
@@ -161,17 +162,20 @@ def parameters_move(subject: Subject) -> str:
     parameters = dict(state.model.named_parameters())
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     still = [name for name in trained if name not in moved]
+    # A zero moves under any update, so a few that moved prove nothing; one without slope has no reason to move.
+    stuck = [name for name in still if (slope := parameters[name].grad) is not None and bool(slope.any())]
     astray = [name for name, parameter in parameters.items() if not parameter.requires_grad and name in moved]
     if astray:
         raise Fault(
             f"frozen parameters moved: {', '.join(astray[:5])}", "look for code in the model that writes to them"
         )
-    if len(still) == len(trained):
+    taken = f"in {num_steps} step{'s' * (num_steps > 1)}"
+    if 2 * len(stuck) > len(trained) or len(still) == len(trained):
         raise Fault(
-            f"no parameter moved in {num_steps} step{'s' * (num_steps > 1)} with lr={subject.config.lr:g}",
+            f"{len(still)} of {len(trained)} parameters do not move {taken} with lr={subject.config.lr:g}",
             "raise lr, or shorten warmup_steps: an update below the last bit of a weight changes nothing",
         )
-    return f"{len(trained) - len(still)} of {len(trained)} moved in {num_steps} step{'s' * (num_steps > 1)}"
+    return f"{len(trained) - len(still)} of {len(trained)} moved {taken}"
 
 
 def evaluation_is_still(subject: Subject) -> str:
