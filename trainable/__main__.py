@@ -57,6 +57,13 @@ def _main(arguments: Sequence[str] | None) -> int:
     except Exception:  # the task's own code: its author needs the traceback
         traceback.print_exc()
         return FAILED
+    from trainable import single
+
+    try:
+        single.begin(ready)
+    except OSError as error:
+        print(f"python -m trainable: {ready.folder.path} cannot be written: {error}; use --out DIR", file=sys.stderr)
+        return BAD_INPUT
     return _train(ready, as_json=flags.json)
 
 
@@ -163,7 +170,7 @@ def _train(ready: Prepared, *, as_json: bool) -> int:
             result = single.failed(ready, error)
         finally:
             run.close()
-    print(json.dumps(ready.folder.result(), indent=1) if as_json else _in_words(result, ready))
+    print(json.dumps(result, indent=1) if as_json else _in_words(result, ready))
     if result["status"] == "interrupted":
         assert stop.signal_number is not None
         return SIGNALLED + stop.signal_number
@@ -177,7 +184,9 @@ def _in_words(result: dict[str, Any], ready: Prepared) -> str:
     ]
     if result.get("diverged") is not None:
         lines.append(f"diverged: {result['diverged']}")
-    lines.append("  ".join(f"{name} {value:.5g}" for name, value in result.get("metrics", {}).items()))
+    lines.append(
+        "  ".join(f"{name} {value:.5g}" for name, value in result.get("metrics", {}).items() if value is not None)
+    )
     if result["best"] is not None:
         lines.append(f"best val_loss {result['best']['val_loss']:.5g} at step {result['best']['step']}")
     if "weights_sha256" in result:

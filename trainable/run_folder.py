@@ -9,6 +9,7 @@ import json
 import math
 import os
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class RunFolder:
     def add_report(self, report: dict[str, Any]) -> None:
         """One line more: a report as a dict of plain values."""
         with (self.path / REPORTS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(plain(report, name="report")), allow_nan=False) + "\n")
+            file.write(json.dumps(_jsonable(report, REPORTS), allow_nan=False) + "\n")
 
     def reports(self) -> list[dict[str, Any]]:
         """All reports so far; a last line that was cut off by a crash is left out."""
@@ -103,13 +104,25 @@ class RunFolder:
         path = self.path / RESULT
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
-    def end(self, result: dict[str, Any]) -> None:
-        """Write the result, whatever it is."""
-        self._write(RESULT, result)
+    def end(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Write the result, whatever it is, and give it back as it was written.
+
+        A disk that is full by now warns: what was found out must still reach whoever asked.
+        """
+        try:
+            self._write(RESULT, result)
+        except OSError as error:
+            warnings.warn(f"the result could not be written to {self.path} ({error})", stacklevel=2)
+        return _jsonable(result, RESULT)
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        text = json.dumps(_finite(plain(content, name=name)), indent=1, allow_nan=False)
-        write_text(self.path / name, text + "\n")
+        write_text(self.path / name, json.dumps(_jsonable(content, name), indent=1, allow_nan=False) + "\n")
+
+
+def _jsonable(content: dict[str, Any], name: str) -> dict[str, Any]:
+    found = _finite(plain(content, name=name))
+    assert isinstance(found, dict)
+    return found
 
 
 def _finite(value: Any) -> Any:

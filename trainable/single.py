@@ -97,12 +97,16 @@ def prepare_resume(folder: RunFolder, description: dict[str, Any], config: Train
     return ready
 
 
-def train(ready: Prepared, console: Console, stop: StopRequest) -> dict[str, Any]:
-    """Train until the run is done, diverged or asked to stop; the result, which is also in the folder."""
-    run, folder = ready.run, ready.folder
-    folder.begin(ready.describe())
+def begin(ready: Prepared) -> None:
+    """Make the folder ready: the first thing that is written. Raises OSError where it cannot be."""
+    ready.folder.begin(ready.describe())
     if ready.resumed:
-        folder.rewind(run.state.progress.step)
+        ready.folder.rewind(ready.run.state.progress.step)
+
+
+def train(ready: Prepared, console: Console, stop: StopRequest) -> dict[str, Any]:
+    """Once begun: train until it is done, diverged or asked to stop; the result, which is also in the folder."""
+    run, folder = ready.run, ready.folder
     saver = Saver(folder.checkpoints)
     saved_step = run.state.progress.step if ready.resumed else None
     report: loop.Report | None = None
@@ -127,9 +131,7 @@ def train(ready: Prepared, console: Console, stop: StopRequest) -> dict[str, Any
                 break
     finally:
         failed_writes = saver.close()
-    result = _result(ready, report, stop, failed_writes)
-    folder.end(result)
-    return result
+    return folder.end(_result(ready, report, stop, failed_writes))
 
 
 @contextmanager
@@ -186,9 +188,8 @@ def _result(ready: Prepared, report: loop.Report | None, stop: StopRequest, fail
 
 def failed(ready: Prepared, error: BaseException) -> dict[str, Any]:
     """The result of a run whose task raised; it is also in the folder."""
-    result = {**_position(ready, "failed"), "error": f"{type(error).__name__}: {error}", "notes": ready.run.notes}
-    ready.folder.end(result)
-    return result
+    said = f"{type(error).__name__}: {error}"
+    return ready.folder.end({**_position(ready, "failed"), "error": said, "notes": ready.run.notes})
 
 
 def _position(ready: Prepared, status: str) -> dict[str, Any]:

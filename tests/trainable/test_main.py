@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -344,6 +345,22 @@ def test_a_task_that_raises_before_the_first_step_shows_its_traceback_too(folder
     assert "Traceback" in err
     assert out == ""
     assert not (folder / "results").exists()
+
+
+@pytest.mark.filterwarnings("always")
+def test_B29_a_disk_without_room_for_checkpoints_does_not_end_the_training(folder: Path, call: Any) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, before[1]))  # reports fit, a state does not
+    try:
+        code, out, err = call("--task", "blobs.py:Blobs", *SETTINGS, "--out", "one", "--json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 0
+    result = json.loads(out)
+    assert result["weights_sha256"] == unbroken().weights_sha256
+    assert len(result["failed_checkpoints"]) == 3
+    assert "warning: the checkpoint of step 5 could not be written" in err
+    assert list((folder / "one" / "checkpoints").glob("*")) == []
 
 
 def test_the_number_of_threads_is_left_alone(folder: Path, call: Any) -> None:
