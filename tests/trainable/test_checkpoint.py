@@ -208,6 +208,37 @@ def test_B29_a_disk_that_fails_leaves_nothing_behind_and_the_old_as_it_was(
     assert checkpoint.read(folder)["model"]["weight"][0] == 2.0
 
 
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("renames", [0, 1])
+def test_B29_a_crash_between_two_renames_never_leaves_a_manifest_beside_another_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int, overwrite: bool
+) -> None:
+    folder = tmp_path / "one"
+    if overwrite:
+        write(folder, step=1, fill=1.0)
+    rename, done = os.replace, []
+
+    def crashing(source: Any, target: Any) -> None:
+        if len(done) == renames:
+            raise Crash
+        done.append(target)
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", crashing)
+        with pytest.raises(Crash):
+            write(folder, step=2, fill=2.0)
+    with pytest.raises(checkpoint.Unfinished):
+        checkpoint.read(folder)
+    write(folder, step=2, fill=2.0)  # over what the crash left
+    assert checkpoint.read(folder)["model"]["weight"][0] == 2.0
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "state.pt"]
+
+
 WRITER = """
 import sys, torch
 from pathlib import Path
