@@ -42,8 +42,9 @@ class Interval:
         steps at once: clip_grad_norm_ multiplies by this very factor, so no pass over the gradients is needed.
         """
         norms = on_host(self.norms)
-        after = on_host(self.norms_after)
-        if clip_norm is not None:
+        if clip_norm is None:
+            after = on_host(self.norms_after)
+        else:
             # Where a gradient overflowed there is nothing to clip (and infinity times 0 is no number).
             after = torch.where(norms.isfinite(), norms * (clip_norm / (norms + 1e-6)).clamp(max=1.0), norms)
         curves = {

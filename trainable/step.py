@@ -10,10 +10,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainable import memory
-from trainable.config import TrainConfig
+from trainable.clipping import clip
 from trainable.data import step_sizes
 from trainable.schedule import lr_factor
 from trainable.seeding import generator
@@ -85,14 +85,14 @@ def _attempt(run: Training, batch: Batch, lr: float) -> None:
         loss = torch.stack(losses).sum()
     if scaler.is_enabled() and any(parameter.grad is not None for parameter in state.trained):
         scaler.unscale_(optimizer)
-        norm, norm_after = _clip(state.trained, config)
+        norm, norm_after = clip(state.trained, config, run.alike)
         scaler.step(optimizer)
         scaler.update()
         # A step with overflow is skipped and lowers the scale; schedule and average do not move on then.
         scale = scaler.get_scale()
         stepped, state.loss_scale = scale >= state.loss_scale, scale
     else:
-        norm, norm_after = _clip(state.trained, config)
+        norm, norm_after = clip(state.trained, config, run.alike)
         optimizer.step()
         stepped = True
     if stepped:
@@ -109,19 +109,6 @@ def _forward_backward(run: Training, batch: Batch, divisor: Any) -> Tensor:
     if loss.requires_grad:  # not so when everything the batch touches is frozen
         run.state.scaler.scale(loss).backward()
     return loss.detach()
-
-
-def _clip(parameters: list[Tensor], config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """Clip the gradients; their norm before and after (tutorial lab 2)."""
-    if config.clip_norm is not None:
-        norm = nn.utils.clip_grad_norm_(parameters, config.clip_norm)
-        return norm, norm  # the norm after follows from the norm before: `Interval.fetch` works it out
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
-    if config.clip_value is None:
-        return norm, norm
-    nn.utils.clip_grad_value_(parameters, config.clip_value)
-    return norm, nn.utils.get_total_norm(gradients)
 
 
 def pieces(batch: Batch, size: int, merge_single: bool) -> list[Batch]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from trainable.clipping import are_alike
 from trainable.config import TrainConfig
 from trainable.data import Batches
 from trainable.precision import Numerics
@@ -47,10 +48,12 @@ class Training:
     autocast: Callable[[], AbstractContextManager[object]] = field(init=False)
     augments: bool = field(init=False)
     has_batch_norm: bool = field(init=False)
+    alike: bool = field(init=False)  # the gradients are of one device and dtype
     _updated_tensors: list[Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.autocast = self.numerics.autocast()
+        self.alike = are_alike(self.state.trained)
         self.augments = type(self.task).augment is not Task.augment
         self.has_batch_norm = has_batch_norm(self.state.model)
 

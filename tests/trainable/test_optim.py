@@ -57,6 +57,21 @@ def test_the_textbook_loop_to_the_bit(name: str, clip_norm: float | None) -> Non
             assert torch.equal(ours, theirs)
 
 
+def test_clipping_of_gradients_of_two_kinds() -> None:
+    """Not all of one dtype: torch's own function does it."""
+    _, (report,) = train(Mixed(), batch_size=40, lr=0.1, clip_norm=1e-3)
+    assert report.curves["grad_norm_clipped"] == [pytest.approx(1e-3, rel=1e-2)]
+
+
+@dataclass(frozen=True)
+class Mixed(Toy):
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2).double())
+
+    def predict(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        return model[2](model[1](model[0](batch[0])).double())
+
+
 def test_clipping_by_value() -> None:
     run = start(Toy(), batch_size=40, lr=0.01, clip_value=0.01)
     report = loop.advance(run)
