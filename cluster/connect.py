@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 OBJECT_STORE_BYTES = 256 * 2**20  # trials exchange reports of a few KB; data travels by path
+
+CONNECT_S = 5.0  # how long a cluster has to answer
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,14 @@ class Capacity:
     where: str
 
 
-def this_machine() -> Capacity:
-    """What this machine offers, without starting Ray."""
-    cpus = float(_num_cpus())
-    return Capacity(cpus, 0.0, cpus, 0.0, "this machine")
+def this_machine(*, count_gpus: bool) -> Capacity:
+    """What this machine offers, without starting Ray. GPUs are counted by torch, which costs its import."""
+    cpus, gpus = float(_num_cpus()), 0.0
+    if count_gpus:
+        import torch
+
+        gpus = float(torch.cuda.device_count())
+    return Capacity(cpus, gpus, cpus, gpus, "this machine")
 
 
 def _num_cpus() -> int:
@@ -61,8 +68,10 @@ def connected(address: str | None) -> Iterator[Capacity]:
             object_store_memory=OBJECT_STORE_BYTES,
             log_to_driver=False,
             logging_level=logging.ERROR,
+            runtime_env={"worker_process_setup_hook": "trainable.warm.preload"},
         )
     else:
+        _check_answers(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -74,6 +83,20 @@ def connected(address: str | None) -> Iterator[Capacity]:
         yield _capacity()
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would try a dead address for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # auto, or a name that Ray resolves
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise ValueError(
+            f"no Ray cluster answers at address {address!r} ({error}); "
+            "start one with `ray start --head`, or leave --address out to use this machine"
+        ) from error
 
 
 def _capacity() -> Capacity:

@@ -6,12 +6,14 @@ Knows how a sweep is written down by a user, and nothing of how it runs.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from trainable.config import TrainConfig, unknown_name
 
@@ -21,6 +23,11 @@ BAD_INPUT = 2
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one message on stderr and exit code 2."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+        # Without the exponent here, argparse takes -1e-3 for a flag.
+        self._negative_number_matcher = re.compile(r"-(\d+|\d*\.\d+)([eE][-+]?\d+)?$")
+
     def error(self, message: str) -> NoReturn:
         fail(f"{message}; see `python -m sweeps.{self.prog.rpartition('.')[2]} --help`")
 
@@ -29,28 +36,6 @@ def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     """Say what is wrong, and leave."""
     print(f"error: {message}", file=sys.stderr)
     raise SystemExit(code)
-
-
-def parse_value(text: str) -> Any:
-    """A value as YAML 1.2 has it: 1e-3 is a number, true a truth value, null none, [a, b] a list."""
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        raise ValueError(f"value {text!r} is not YAML: {_first_line(error)}") from error
-
-
-def parse_settings(assignments: list[str]) -> dict[str, Any]:
-    """`["lr=1e-3", "task.width=64"]` as a dict. Raises ValueError for anything that is no KEY=VALUE."""
-    found: dict[str, Any] = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise ValueError(f"--set {assignment!r} must be KEY=VALUE, e.g. --set batch_size=64")
-        if key in found:
-            raise ValueError(f"--set {key} is given twice: {found[key]!r} and {text!r}")
-        found[key] = parse_value(text)
-    return found
 
 
 def read_config(path: Path, flags: list[str]) -> dict[str, Any]:

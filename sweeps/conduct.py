@@ -85,7 +85,7 @@ def conduct(
     """
     phases = Phases(began)
     if address is None:  # what can never be placed here is refused before Ray starts
-        place(wish, this_machine(), len(sweep.points), sweep.train)
+        place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), len(sweep.points), sweep.train)
     threading.Thread(target=_import_ahead, daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:

@@ -6,7 +6,7 @@ Pure functions of curves and records.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FIRST_SHARE = 0.05  # of the steps: where the descent starts
@@ -22,7 +22,7 @@ def descent_speed(losses: Sequence[float]) -> float | None:
     """
     num_steps = len(losses)
     num_first = max(1, round(FIRST_SHARE * num_steps))
-    num_last = max(1, round(LAST_SHARE * num_steps))
+    num_last = _num_last(num_steps)
     if num_first + num_last > num_steps or not all(map(math.isfinite, losses)):
         return None
     first, last = losses[:num_first], losses[num_steps - num_last :]
@@ -30,19 +30,32 @@ def descent_speed(losses: Sequence[float]) -> float | None:
     return (math.fsum(first) / num_first - math.fsum(last) / num_last) / between
 
 
+def _num_last(num_steps: int) -> int:
+    return max(1, round(LAST_SHARE * num_steps))
+
+
 @dataclass(frozen=True)
 class Speed:
-    """How fast a trial's loss fell."""
+    """How fast a trial's loss fell, and where it got to."""
 
     number: int
     lr: float
     per_step: float
+    final_loss: float
 
 
-def rank(speeds: Mapping[int, float | None], lrs: Mapping[int, float]) -> list[Speed]:
+def measure(number: int, lr: float, losses: Sequence[float]) -> Speed | None:
+    """The speed of one trial, or None where it has none (see `descent_speed`)."""
+    per_step = descent_speed(losses)
+    if per_step is None:
+        return None
+    last = losses[len(losses) - _num_last(len(losses)) :]
+    return Speed(number, lr, per_step, math.fsum(last) / len(last))
+
+
+def rank(speeds: Iterable[Speed | None]) -> list[Speed]:
     """The trials that have a speed, the fastest first; of equals the lower number first."""
-    found = [Speed(number, lrs[number], speed) for number, speed in speeds.items() if speed is not None]
-    return sorted(found, key=lambda speed: (-speed.per_step, speed.number))
+    return sorted(filter(None, speeds), key=lambda speed: (-speed.per_step, speed.number))
 
 
 def verdict(ranked: Sequence[Speed], tried: Sequence[float]) -> str:
@@ -62,6 +75,11 @@ def verdict(ranked: Sequence[Speed], tried: Sequence[float]) -> str:
             words += f", but lr={second.lr:g} is close ({best.per_step / second.per_step:.2f}x): more epochs would tell"
         else:
             words += f", {best.per_step / second.per_step:.2f}x as fast as the next (lr={second.lr:g})"
+    lowest = min(ranked, key=lambda speed: speed.final_loss)
+    if lowest.final_loss < best.final_loss and lowest is not best:
+        # A loss that is down before the first 5 % are over has no descent left to measure.
+        words += f", but lr={lowest.lr:g} ends lower ({lowest.final_loss:.3g} against {best.final_loss:.3g})"
+        words += ": the scan is too long to tell speeds apart, use fewer epochs"
     if len(tried) == 1:
         return f"{words}; it is the only value tried: try {next_value(best.lr, larger=True):g} next."
     if best.lr == max(tried):

@@ -21,7 +21,7 @@ from sweeps.spaces import suggest_point
 from sweeps.sweep import Sweep
 
 State = Literal["complete", "pruned", "diverged", "failed", "running", "waiting"]
-LAST_REPORT = ("epoch", "metrics", "samples_per_s", "notes")  # what the ledger keeps of it
+LAST_REPORT = ("number", "epoch", "metrics", "samples_per_s", "notes")  # what the ledger keeps of it
 TERMINAL = ("complete", "pruned", "diverged", "failed")
 _OPTUNA_STATES = {
     "complete": TrialState.COMPLETE,
@@ -136,17 +136,16 @@ class Ledger:
         if report["number"] <= self.trial(number).reports:
             return False
         trial = self._live(number)
-        trial.set_user_attr("last_report", {key: report[key] for key in LAST_REPORT})
         value = report["metrics"].get(self.sweep.metric)
         if value is not None:
             trial.report(value, report["number"])
         # Last: it makes the report count as known.
-        trial.set_user_attr("reports", report["number"])
+        trial.set_user_attr("last_report", {key: report[key] for key in LAST_REPORT})
         return True
 
     def should_prune(self, number: int) -> bool:
         """Whether the pruner, from the reports in the ledger, would stop this trial now."""
-        return self._live(number).should_prune()
+        return bool(self._live(number).should_prune())
 
     def finish(
         self, number: int, state: State, *, reason: str | None = None, weights_sha256: str | None = None
@@ -181,14 +180,14 @@ class Ledger:
 
     def _record(self, trial: FrozenTrial, runs: Mapping[int, str]) -> TrialRecord:
         noted = trial.user_attrs
-        last = noted.get("last_report", {"epoch": 0.0, "metrics": {}, "samples_per_s": None, "notes": {}})
+        last = noted.get("last_report", {"number": 0, "epoch": 0.0, "metrics": {}, "samples_per_s": None, "notes": {}})
         state: State = _LIVE_STATES.get(trial.state) or noted.get("state", "failed")
         return TrialRecord(
             number=trial.number,
             params=self._params(trial),
             state=state,
             attempts=noted.get("attempts", 0),
-            reports=noted.get("reports", 0),
+            reports=last["number"],
             epochs=last["epoch"],
             metrics=last["metrics"],
             samples_per_s=last["samples_per_s"],

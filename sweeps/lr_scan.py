@@ -6,6 +6,7 @@ The tutorial's fourth anti-pattern, mended: everything else is fixed, initial we
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,9 @@ from typing import Any
 from rich.console import Console
 
 from cluster.connect import this_machine
-from sweeps.cli import Parser, fail, parse_settings, read_config
+from sweeps.cli import Parser, fail, read_config
 from sweeps.conduct import Judgement, Outcome, conduct
-from sweeps.descent import descent_speed, rank, verdict
+from sweeps.descent import measure, rank, verdict
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Wish, choose_threads, place
@@ -26,6 +27,7 @@ from sweeps.store import Folder, checked_name, checked_results, sweeps_in
 from sweeps.sweep import Sweep, split_params
 from sweeps.tracking import resolve_uri
 from trainable.config import TrainConfig
+from trainable.settings import TASK_PREFIX, parse_settings
 from trainable.task import absolute_spec, load_task
 
 BEGAN = time.time()
@@ -35,7 +37,7 @@ MEASURE = "descent_speed"
 
 def parser() -> Parser:
     """The flags. Those left out are None, so that a resume can tell what was asked for."""
-    flags = Parser(prog="python -m sweeps.lr_scan", description=__doc__.partition("\n")[0], allow_abbrev=False)
+    flags = Parser(prog="python -m sweeps.lr_scan", description=__doc__.partition("\n")[0])
     add = flags.add_argument
     add("--task", help="what to train: digits, package.module:Class or path/file.py:Class (default: digits)")
     add("--lrs", nargs="*", metavar="LR", help="learning rates to try (default: 3e-3 1e-3 3e-4)")
@@ -73,7 +75,8 @@ def _with_config_file(asked: dict[str, Any]) -> dict[str, Any]:
     if "config" in asked:
         names = [action.dest for action in parser()._actions if action.dest != "help"]
         from_file = read_config(Path(asked["config"]), names)
-    settings = {**from_file.get("set", {}), **parse_settings(asked.get("set", []))}
+    config, task = parse_settings(asked.get("set", []))
+    settings = {**from_file.get("set", {}), **config, **{f"{TASK_PREFIX}{name}": value for name, value in task.items()}}
     return {**from_file, **asked, "set": settings}
 
 
@@ -125,7 +128,8 @@ def _new_sweep(asked: Mapping[str, Any], wish: Wish) -> Sweep:
     config = TrainConfig.from_dict(train)
     load_task(task, task_settings)
     if asked.get("address") is None:
-        cpus = place(wish, this_machine(), len(lrs), config).cpus_per_trial
+        machine = this_machine(count_gpus=wish.needs_gpus(config))
+        cpus = place(wish, machine, len(lrs), config).cpus_per_trial
     else:
         cpus = wish.cpus_per_trial or 1
     config = dataclasses.replace(config, threads=choose_threads(config, cpus))
@@ -246,19 +250,16 @@ def _changed(sweep: Sweep, asked: Mapping[str, Any]) -> Sweep:
 
 def judge(trials: Sequence[TrialRecord], history: History) -> Judgement:
     """Rank the complete trials by their speed of loss descent, and say it in a sentence."""
-    speeds = {
-        trial.number: descent_speed(history.curve(trial.number, "loss"))
+    lrs = {trial.number: float(trial.params["lr"]) for trial in trials}
+    ranked = rank(
+        measure(trial.number, lrs[trial.number], history.curve(trial.number, "loss"))
         for trial in trials
         if trial.state == "complete"
-    }
-    lrs = {trial.number: float(trial.params["lr"]) for trial in trials}
-    measured = {
-        trial.number: trial
-        if speeds.get(trial.number) is None
-        else dataclasses.replace(trial, metrics={**trial.metrics, MEASURE: speeds[trial.number]})
-        for trial in trials
-    }
-    ranked = rank(speeds, lrs)
+    )
+    measured = {trial.number: trial for trial in trials}
+    for speed in ranked:
+        trial = measured[speed.number]
+        measured[speed.number] = dataclasses.replace(trial, metrics={**trial.metrics, MEASURE: speed.per_step})
     words = verdict(ranked, list(lrs.values()))
     diverged = [f"lr={lrs[trial.number]:g}" for trial in trials if trial.state == "diverged"]
     if diverged:
@@ -303,4 +304,8 @@ def resume_command(folder: Folder) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is written, and Ray is stopped. Taking the interpreter down in order would cost another second.
+    os._exit(code)

@@ -30,6 +30,10 @@ class Wish:
         if gpus is not None and not (gpus == 0 or 0 < gpus < 1 or (gpus >= 1 and float(gpus).is_integer())):
             raise ValueError(f"--gpus-per-trial {gpus:g} must be 0, a share below 1, or a whole number")
 
+    def needs_gpus(self, train: TrainConfig) -> bool:
+        """Whether GPUs are asked for by name, so that it matters how many there are."""
+        return bool(self.gpus_per_trial) or train.device == "cuda"
+
 
 @dataclass(frozen=True)
 class Placement:

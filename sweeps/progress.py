@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -80,7 +81,7 @@ class Progress:
     def _table(self) -> Table:
         left = self.seconds_left()
         caption = "starting" if left is None else f"{spoken(left)} left" if left > 0 else "finishing"
-        table = Table(caption=caption, caption_justify="right")
+        table = Table(caption=caption, caption_justify="right", box=box.SIMPLE_HEAD, pad_edge=False)
         for heading in ("trial", "params", "state", "epoch", "loss", "val loss", "accuracy", "samples/s"):
             table.add_column(heading, justify="left" if heading in ("params", "state") else "right")
         for record in self._records.values():

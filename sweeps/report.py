@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from sweeps.ledger import TrialRecord
@@ -72,13 +73,12 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord], key: str, title: str) -> Table:
     """The trials in the order of the answer; what has no rank stands below, diverged trials last."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("rank", justify="right")
-    table.add_column("trial", justify="right")
-    table.add_column("params")
-    table.add_column("state")
-    for heading in (key.replace("_", " "), "loss", "val loss", "accuracy", "epochs"):
-        table.add_column(heading, justify="right")
+    # Eighty columns hold it: a table that is cut is no answer.
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in ("rank", "trial", "params", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in (key.replace("_", " "), "loss", "val loss", "acc", "epochs"):
+        table.add_column(heading, justify="right", no_wrap=True)
     order = sorted(unranked, key=lambda trial: (trial.state == "diverged", trial.number))
     for rank, trial in [*enumerate(ranked, start=1), *((None, trial) for trial in order)]:
         metrics = trial.metrics
@@ -95,7 +95,7 @@ def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord]
 
 
 def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else f"{value:.3g}"
 
 
 def plot_losses(curves: Mapping[str, Sequence[float]], path: Path, title: str) -> None:

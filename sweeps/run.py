@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -31,9 +32,15 @@ from ray.tune.search import Searcher
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement
-from sweeps.store import Folder, trial_folder
+from sweeps.store import Folder, attempt_folder
 from trainable.trial import Trial
 
+MAX_LOSSES = 3  # how often a trial's worker may die before the trial counts as failed
+LOST_WORKER = re.compile(
+    r"The actor died unexpectedly|actor is (temporarily )?unavailable|node .{0,80}died|worker died|memory monitor|"
+    r"ActorDiedError|NodeDiedError|WorkerCrashedError",
+    re.IGNORECASE,
+)
 GRACE_S = 8.0  # how long running trials have, after a signal, to save at their current step
 
 
@@ -87,9 +94,10 @@ def run_trials(
 
     The caller has connected to Ray. A trial that fails is a record in the ledger, not an exception.
     """
-    todo = [record.number for record in ledger.trials() if record.state == "running"]
-    todo += [record.number for record in ledger.trials() if record.state == "waiting"]
-    if not todo:
+    trials = ledger.trials()
+    # Interrupted ones first: theirs is the work that is already paid for.
+    waiting = [record.number for state in ("running", "waiting") for record in trials if record.state == state]
+    if not waiting:
         return
 
     def tell(number: int) -> None:
@@ -97,21 +105,23 @@ def run_trials(
         for watcher in watchers:
             watcher.update(record)
 
+    work = _Work(waiting)
     keeper = _RecordKeeper(ledger, history, interruption, tell)
     tuner = tune.Tuner(
         tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, ledger, todo, tell),
-            num_samples=len(todo),
+            search_alg=_Asker(folder, ledger, work, tell),
+            num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
             reuse_actors=True,
             trial_dirname_creator=_folder_of,
         ),
         run_config=tune.RunConfig(
-            name=folder.next_attempt(),
-            storage_path=str(folder.attempts),
+            name=folder.trials.name,
+            storage_path=str(folder.path),
             stop=keeper,
-            callbacks=[_Observer(folder, ledger, history, keeper, tell)],
+            callbacks=[_Observer(ledger, work, keeper, tell)],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the trial asks for each itself
             verbose=0,
         ),
     )
@@ -119,7 +129,24 @@ def run_trials(
 
 
 def _folder_of(trial: Any) -> str:
-    return trial_folder(trial.config["number"])
+    return attempt_folder(trial.config["number"], trial.config["attempt"])
+
+
+@dataclass
+class _Work:
+    """The numbers of the trials to run, and of those that run."""
+
+    waiting: list[int]
+    running: set[int] = field(default_factory=set)
+    losses: dict[int, int] = field(default_factory=dict)  # how often a trial's worker or node was lost
+
+    def lost(self, number: int) -> bool:
+        """A trial's worker died under it: put it back, unless that happens again and again."""
+        self.losses[number] = self.losses.get(number, 0) + 1
+        if self.losses[number] > MAX_LOSSES:
+            return False
+        self.waiting.insert(0, number)
+        return True
 
 
 class _StaysHere:
@@ -135,26 +162,29 @@ class _StaysHere:
 class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
     """Tune asks for the next trial: it is the next unfinished one of the ledger."""
 
-    def __init__(self, folder: Folder, ledger: Ledger, todo: list[int], tell: Callable[[int], None]) -> None:
+    def __init__(self, folder: Folder, ledger: Ledger, work: _Work, tell: Callable[[int], None]) -> None:
         super().__init__(metric="training_iteration", mode="max")  # Tune wants some; the ledger has its own
         self._folder = folder
         self._ledger = ledger
-        self._todo = list(todo)
+        self._work = work
         self._tell = tell
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str:
-        if not self._todo:
-            return str(Searcher.FINISHED)
-        number = self._todo.pop(0)
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if not self._work.waiting:
+            # A trial that still runs may lose its worker and be run again.
+            return None if self._work.running else str(Searcher.FINISHED)
+        number = self._work.waiting.pop(0)
+        self._work.running.add(number)
         record = self._ledger.begin(number)
         config, settings = self._ledger.sweep.trial_config(record.params)
         self._tell(number)
         return {
             "number": number,
+            "attempt": record.attempts,
             "task": self._ledger.sweep.task,
             "task_settings": settings,
             "train": config.to_dict(),
-            "checkpoints": [str(path) for path in self._folder.checkpoints(number)],
+            "checkpoints": self._folder.checkpoints(number),
             "stop_file": str(self._folder.stop_file),
         }
 
@@ -210,66 +240,32 @@ class _RecordKeeper(_StaysHere, Stopper):  # type: ignore[misc]
 
 
 class _Observer(_StaysHere, Callback):  # type: ignore[misc]
-    """Told by Tune of failures and checkpoints."""
+    """Told by Tune when a trial ends or fails."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        ledger: Ledger,
-        history: History,
-        keeper: _RecordKeeper,
-        tell: Callable[[int], None],
-    ) -> None:
-        self._folder = folder
+    def __init__(self, ledger: Ledger, work: _Work, keeper: _RecordKeeper, tell: Callable[[int], None]) -> None:
         self._ledger = ledger
-        self._history = history
+        self._work = work
         self._keeper = keeper
         self._tell = tell
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._keeper.running = trials
 
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._work.running.discard(trial.config["number"])
+
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         number = trial.config["number"]
+        self._work.running.discard(number)
         text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else "no message"
-        self._ledger.finish(number, "failed", reason=text)
+        if not (is_lost_worker(text) and self._work.lost(number)):
+            self._ledger.finish(number, "failed", reason=text)
         self._tell(number)
 
-    def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
-        number = trial.config["number"]
-        folders = self._folder.checkpoints(number)
-        if len(folders) > NUM_KEPT + 1:
-            best = best_report(self._history.reports(number), self._ledger.sweep.metric, self._ledger.sweep.mode)
-            _rotate(folders, best["step"] if best else None)
 
-
-NUM_KEPT = 2  # newest checkpoints of a trial that are kept, beside its best
-
-
-def best_report(reports: list[dict[str, Any]], metric: str, mode: str) -> dict[str, Any] | None:
-    """The report with the best value of `metric`; the first of equals."""
-    found = [report for report in reports if report["metrics"].get(metric) is not None]
-    sign = 1 if mode == "min" else -1
-    return min(found, key=lambda report: sign * report["metrics"][metric], default=None)
-
-
-def _rotate(folders: list[Path], best_step: int | None) -> None:
-    """Delete what is neither among the newest nor the best, once the newest is known to be good."""
-    from trainable import checkpoint  # here: few sweeps are long enough to need it, and it imports torch
-
-    newest = checkpoint.newest_valid(folders)
-    steps: dict[Path, int] = {}
-    for path in folders:
-        try:
-            steps[path] = int(json.loads((path / checkpoint.MANIFEST).read_text())["step"])
-        except (OSError, ValueError, KeyError):
-            continue  # not a checkpoint, or not yet
-    if newest is None or steps.get(newest) != max(steps.values()):
-        return
-    kept = sorted(steps, key=lambda path: steps[path])[-NUM_KEPT:]
-    for path, step in steps.items():
-        if path not in kept and step != best_step:
-            checkpoint.delete(path)
+def is_lost_worker(text: str) -> bool:
+    """Whether an error of Ray's says that a process or node died, and not that the trial's own code raised."""
+    return bool(LOST_WORKER.search(text)) and "creation task" not in text
 
 
 def _history_record(report: dict[str, Any]) -> dict[str, Any]:

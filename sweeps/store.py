@@ -5,10 +5,12 @@ Knows nothing of what the files say.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,9 +44,9 @@ class Folder:
         return self.path / "history"
 
     @property
-    def attempts(self) -> Path:
-        """Tune's own folders, one for each time a driver ran the sweep."""
-        return self.path / "attempts"
+    def trials(self) -> Path:
+        """Tune's folder: one in it for each attempt of each trial, with its checkpoints."""
+        return self.path / "trials"
 
     @property
     def result(self) -> Path:
@@ -66,14 +68,9 @@ class Folder:
     def stop_file(self) -> Path:
         return self.path / "stop"
 
-    def next_attempt(self) -> str:
-        """A name that no attempt has had: its checkpoints never overwrite those it starts from."""
-        used = [int(path.name.rpartition("-")[2]) for path in self.attempts.glob("attempt-*")]
-        return f"attempt-{max(used, default=0) + 1:04d}"
-
-    def checkpoints(self, number: int) -> list[Path]:
-        """The checkpoint folders of a trial, of all attempts."""
-        return sorted(self.attempts.glob(f"attempt-*/{trial_folder(number)}/checkpoint_*"))
+    def checkpoints(self, number: int) -> str:
+        """The checkpoint folders of a trial, of all its attempts, as a glob pattern."""
+        return f"{glob.escape(str(self.trials))}/{number:05d}-attempt-*/checkpoint_*"
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -109,9 +106,9 @@ def write_text(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
-def trial_folder(number: int) -> str:
-    """The folder name of a trial inside an attempt."""
-    return f"trial_{number:05d}"
+def attempt_folder(number: int, attempt: int) -> str:
+    """The folder name of an attempt: no two share one, so no checkpoint overwrites one that it went on from."""
+    return f"{number:05d}-attempt-{attempt}"
 
 
 def checked_name(name: str) -> str:
@@ -135,9 +132,20 @@ def checked_results(path: Path) -> Path:
         existing = existing.parent
     if not existing.is_dir():
         raise ValueError(f"results folder {path}: {existing} is a file; choose another with --results DIR")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(f"results folder {path} cannot be written: no permission in {existing}; use --results DIR")
+    problem = why_not_writable(existing)
+    if problem:
+        raise ValueError(f"results folder {path}: {existing} cannot be written ({problem}); use --results DIR")
     return path
+
+
+def why_not_writable(folder: Path) -> str | None:
+    """Why nothing can be created in a folder, or None. It is tried: permission bits do not tell of read-only
+    disks, nor of the superuser."""
+    try:
+        Path(tempfile.mkdtemp(prefix=".steadysweep-", dir=folder)).rmdir()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def sweeps_in(results: Path) -> list[Folder]:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainable.config import TrainConfig
+from trainable.settings import TASK_PREFIX
 from trainable.task import load_task
-
-TASK_PREFIX = "task."
 
 
 @dataclass(frozen=True, kw_only=True)

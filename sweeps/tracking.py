@@ -18,8 +18,10 @@ from typing import Any
 
 from sweeps.history import History
 from sweeps.ledger import TERMINAL, TrialRecord
-from sweeps.sweep import TASK_PREFIX, Sweep, describe
+from sweeps.store import why_not_writable
+from sweeps.sweep import Sweep, describe
 from trainable.config import TrainConfig
+from trainable.settings import TASK_PREFIX
 from trainable.task import load_task
 
 EXPERIMENT = "steadysweep"
@@ -43,9 +45,10 @@ def resolve_uri(given: str | None, launch_folder: Path) -> str:
         path = (launch_folder / path).resolve()
         if not path.parent.is_dir():
             raise ValueError(f"tracking uri {uri!r}: there is no folder {path.parent}")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = why_not_writable(path.parent)
+        if problem:
             raise ValueError(
-                f"tracking uri {uri!r}: {path} cannot be written; "
+                f"tracking uri {uri!r}: {path.parent} cannot be written ({problem}); "
                 "choose another place with --tracking-uri sqlite:////absolute/path/mlflow.db"
             )
         return f"sqlite:///{path}"
@@ -201,8 +204,8 @@ class Tracker:
 
     def _find_or_create(self, run_name: str, tags: dict[str, str]) -> str:
         """The run with this role in this sweep. It is looked for first: a crash may have hidden its id from us."""
-        role = {key: tags[key] for key in ("steadysweep.role", "steadysweep.trial") if key in tags}
-        wanted = {"steadysweep.sweep_id": self._sweep_id, **role}
+        role: dict[str, str] = {key: tags[key] for key in ("steadysweep.role", "steadysweep.trial") if key in tags}
+        wanted = {"steadysweep.sweep_id": self._sweep_id} | role
         query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in wanted.items())
         found = self._client.search_runs([self._experiment_id], query, max_results=1)
         if found:

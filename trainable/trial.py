@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import json
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +25,31 @@ if TYPE_CHECKING:
     from trainable.loop import Training
     from trainable.task import Splits, Task
 
+STOP_EVERY_S = 0.2  # between two looks for the stop file
+
 
 class Trial(tune.Trainable):  # type: ignore[misc]
     """A training run that Tune can stop, save, load and give another configuration.
 
     config: `number` (the trial's), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as
-    a dict), `checkpoints` (folders to go on from: the newest good one is taken), `stop_file` (its
-    existence asks the trial to stop at the current step).
+    a dict), `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is gone on
+    from), `stop_file` (its existence asks the trial to stop at the current step).
     """
 
     def setup(self, config: dict[str, Any]) -> None:
         from trainable import checkpoint, loop
 
         self._number: int = config["number"]
-        self._stop_file = Path(config["stop_file"])
+        self._stop_file = config["stop_file"]
+        self._asked_at = 0.0
+        self._score: float | None = None  # of the state as it is now: less is better
         train = TrainConfig.from_dict(config["train"])
         task = load_task(config["task"], config["task_settings"])
         self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
         self._run.notes["host"] = os.uname().nodename
-        folder = checkpoint.newest_valid(Path(path) for path in config["checkpoints"])
-        if folder is not None:
-            self.load_checkpoint(str(folder))
+        found = checkpoint.read_newest(Path(path) for path in glob.glob(config["checkpoints"]))
+        if found is not None:
+            self._run.load(found[1])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._run.close()
@@ -54,7 +60,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         from trainable import loop
 
         finished = self._run.state.progress.finished
-        report = loop.advance(self._run)
+        report = loop.advance(self._run, self._should_stop)
+        self._score = None if report is None else report.metrics.get("val_loss")
+        if report is None:
+            return {"number": self._number, "report": "null", DONE: False, SHOULD_CHECKPOINT: True}
         # The last report and its checkpoint come first; only the next step, which trains nothing, ends
         # the trial. So a trial that counts as complete has its last checkpoint in the storage.
         return {
@@ -69,13 +78,25 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
         state = self._run.state
         checkpoint.write(
-            Path(checkpoint_dir), state.save(), step=state.progress.step, config=self._run.config.to_dict()
+            Path(checkpoint_dir),
+            state.save(),
+            step=state.progress.step,
+            config=self._run.config.to_dict(),
+            score=self._score,
         )
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         from trainable import checkpoint
 
         self._run.load(checkpoint.read(Path(checkpoint_dir)))
+
+    def _should_stop(self) -> bool:
+        """Asked before every step, so the file is looked for only now and then."""
+        now = time.monotonic()
+        if now - self._asked_at < STOP_EVERY_S:
+            return False
+        self._asked_at = now
+        return os.path.exists(self._stop_file)
 
     def cleanup(self) -> None:
         self._run.close()
