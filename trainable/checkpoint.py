@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from trainable.files import BESIDE, sync_folder, write_synced
 from trainable.plain import plain
 
 FORMAT = 1
 STATE = "state.pt"
 MANIFEST = "manifest.json"
-BESIDE = ".part"
 
 
 class CheckpointError(Exception):
@@ -61,7 +61,7 @@ def write(
             "config": config,
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
         }
-        _write_synced(manifest_beside, json.dumps(manifest, indent=1))
+        write_synced(manifest_beside, json.dumps(manifest, indent=1))
     except BaseException:  # whatever ended it: the rest of a checkpoint is of no use, and the disk may be full
         state_beside.unlink(missing_ok=True)
         manifest_beside.unlink(missing_ok=True)
@@ -72,17 +72,9 @@ def write(
     manifest_file.unlink(missing_ok=True)
     os.replace(state_beside, state_file)
     os.replace(manifest_beside, manifest_file)
-    _sync_folder(folder)
-    _sync_folder(folder.parent)
+    sync_folder(folder)
+    sync_folder(folder.parent)
     return manifest
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole: a reader, or a crash, sees the old text or the new one."""
-    beside = path.with_name(path.name + BESIDE)
-    _write_synced(beside, text)
-    os.replace(beside, path)
-    _sync_folder(path.parent)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -203,13 +195,6 @@ def _write_state(path: Path, state: dict[str, Any]) -> tuple[str, int]:
     return hashing.digest.hexdigest(), hashing.size
 
 
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _check_size(path: Path, manifest: dict[str, Any]) -> None:
     found, expected = path.stat().st_size, manifest["files"][STATE]["size"]
     if found != expected:
@@ -224,17 +209,6 @@ def _check_sha256(path: Path, manifest: dict[str, Any], found: str) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:  # read, not mapped: an unreadable sector is then an error and not a crash
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; file systems that cannot sync a folder do not need it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
 
 
 class _HashingFile(io.RawIOBase):

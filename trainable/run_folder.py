@@ -1,6 +1,6 @@
 """The folder of one trial run by hand: `run.json` says what it is, `report.jsonl` what it said, and the result.
 
-Knows nothing of training; the sweeps have a ledger instead.
+Knows nothing of training; the sweeps have a ledger instead. Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainable.checkpoint import write_text
-from trainable.plain import plain
+from trainable.files import write_text
 
 RUN, REPORTS, RESULT, CHECKPOINTS = "run.json", "report.jsonl", "result.json", "checkpoints"
 FORMAT = 1
@@ -120,6 +119,8 @@ class RunFolder:
 
 
 def _jsonable(content: dict[str, Any], name: str) -> dict[str, Any]:
+    from trainable.plain import plain  # needs torch, which a typing mistake must not wait for
+
     found = _finite(plain(content, name=name))
     assert isinstance(found, dict)
     return found

@@ -175,6 +175,16 @@ def test_bad_input_is_one_message_and_writes_nothing(folder: Path, call: Any, na
     assert [path.name for path in folder.iterdir() if path.name != "__pycache__"] == ["blobs.py"]
 
 
+def test_a_typing_mistake_is_answered_without_waiting_for_torch(folder: Path) -> None:
+    code = (
+        "import sys; from trainable.__main__ import main; from trainable.checks import main as check\n"
+        "assert main(['--task', 'digits', '--set', 'lr=-1']) == 2 and check(['--task', 'digist']) == 2\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_folder_that_holds_something_is_not_written_over(folder: Path, call: Any) -> None:
     assert call("--task", "blobs.py:Blobs", *SETTINGS, "--out", "one")[0] == 0
     before = {path: path.stat().st_mtime_ns for path in (folder / "one").rglob("*")}
@@ -222,6 +232,7 @@ def test_a_second_signal_ends_at_once_and_the_run_goes_on_from_the_last_checkpoi
     assert json.loads(out)["weights_sha256"] == unbroken().weights_sha256
 
 
+@pytest.mark.filterwarnings("always")  # the kill may cut a checkpoint short
 def test_killed_it_goes_on_with_each_report_once(folder: Path, call: Any) -> None:
     command = [sys.executable, "-m", "trainable", "--task", "blobs.py:Blobs", *SETTINGS, "--out", "results/one"]
     command += ["--set", "task.at_call=15", "--set", "task.event=SIGKILL"]
