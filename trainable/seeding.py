@@ -10,11 +10,15 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
-import numpy
 import torch
 from torch import Tensor
+
+try:
+    import numpy
+except ImportError:  # torch works without it, and so do we: then nobody draws from its generator
+    numpy = None  # type: ignore[assignment]
 
 
 def derive_seed(seed: int, *labels: str | int) -> int:
@@ -29,7 +33,8 @@ def seed_everything(seed: int) -> None:
     `seed_everything(42); torch.randn(3)` is 0.3367, 0.1288, 0.2345 on the CPU (tutorial lab 1).
     """
     random.seed(seed)
-    numpy.random.seed(seed % 2**32)
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)  # cuda and mps too
 
 
@@ -50,19 +55,18 @@ def permutation(num_samples: int, seed: int, epoch: int) -> Tensor:
 def global_state(device: torch.device) -> dict[str, Any]:
     """The state of the global generators, as tensors and numbers only (it goes into a checkpoint)."""
     version, internal, gauss = random.getstate()
-    legacy = numpy.random.get_state(legacy=True)
-    assert isinstance(legacy, tuple)
-    _, keys, position, has_gauss, cached = legacy
     state: dict[str, Any] = {
         "python": {"version": version, "internal": torch.tensor(internal, dtype=torch.int64), "gauss": gauss},
-        "numpy": {
-            "keys": torch.from_numpy(keys.astype(numpy.int64)),
+        "torch": torch.get_rng_state(),
+    }
+    if numpy is not None:
+        _, keys, position, has_gauss, cached = cast(tuple[Any, ...], numpy.random.get_state(legacy=True))
+        state["numpy"] = {
+            "keys": torch.tensor(keys.tolist(), dtype=torch.int64),
             "position": int(position),
             "has_gauss": int(has_gauss),
             "cached": float(cached),
-        },
-        "torch": torch.get_rng_state(),
-    }
+        }
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     elif device.type == "mps":
@@ -74,9 +78,10 @@ def set_global_state(state: dict[str, Any], device: torch.device) -> None:
     """Put back what `global_state` gave. A state of another kind of device is left out."""
     python = state["python"]
     random.setstate((python["version"], tuple(python["internal"].tolist()), python["gauss"]))
-    legacy = state["numpy"]
-    keys = legacy["keys"].numpy().astype(numpy.uint32)
-    numpy.random.set_state(("MT19937", keys, legacy["position"], legacy["has_gauss"], legacy["cached"]))
+    if numpy is not None and "numpy" in state:
+        legacy = state["numpy"]
+        keys = numpy.array(legacy["keys"].tolist(), dtype=numpy.uint32)
+        numpy.random.set_state(("MT19937", keys, legacy["position"], legacy["has_gauss"], legacy["cached"]))
     torch.set_rng_state(state["torch"].cpu())
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
@@ -87,19 +92,22 @@ def set_global_state(state: dict[str, Any], device: torch.device) -> None:
 def seed_cpu(seed: int) -> None:
     """Seed the generators that a data set's transforms may draw from; never a GPU's, which a worker must not touch."""
     random.seed(seed)
-    numpy.random.seed(seed % 2**32)
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
 
 
 @contextmanager
 def isolated(seed: int | None = None) -> Iterator[None]:
     """Inside, the global CPU generators may be seeded (from `seed` on) and drawn from; outside, they never notice."""
-    python, legacy, cpu = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    python, cpu = random.getstate(), torch.get_rng_state()
+    legacy = None if numpy is None else numpy.random.get_state()
     if seed is not None:
         seed_cpu(seed)
     try:
         yield
     finally:
         random.setstate(python)
-        numpy.random.set_state(legacy)
         torch.set_rng_state(cpu)
+        if legacy is not None:
+            numpy.random.set_state(legacy)

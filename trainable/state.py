@@ -6,6 +6,7 @@ Knows nothing of files.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import itertools
 import warnings
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -147,7 +147,8 @@ class TrainState:
         for name, tensor in sorted(self.model.state_dict().items()):
             tensor = tensor.detach().cpu().contiguous()
             digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+            if tensor.numel():  # its memory as it stands: numpy, which torch does not need, is not needed here either
+                digest.update((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))
         return digest.hexdigest()
 
     def _save_optimizer(self) -> dict[str, Any]:

@@ -78,3 +78,33 @@ def test_what_is_not_needed_is_not_imported(modules: str, absent: list[str]) -> 
     program = f"import sys, {modules}; print([name for name in {absent} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_torch_alone_is_enough() -> None:
+    """As on a bare GPU machine: no numpy, and none of the sweeps' libraries."""
+    program = """
+import sys
+for name in ("numpy", "sklearn", "ray", "optuna", "mlflow", "torchvision"):
+    sys.modules[name] = None
+import torch
+from dataclasses import dataclass
+from torch import nn
+from trainable import loop
+from trainable.config import TrainConfig
+from trainable.task import Splits, Task
+
+@dataclass(frozen=True)
+class Plain(Task):
+    def model(self): return nn.Linear(3, 1)
+    def splits(self, seed): return Splits((torch.ones(8, 3),), (torch.ones(4, 3),))
+    def loss(self, outputs, batch): return (outputs ** 2).sum()
+
+task, config = Plain(), TrainConfig(batch_size=4, epochs=2, device="cpu", threads=1)
+run = loop.start(task, config, task.splits(0))
+loop.advance(run)
+again = loop.start(task, config, task.splits(0))
+again.load(run.state.save())
+print(loop.advance(run).weights_sha256 == loop.advance(again).weights_sha256)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
