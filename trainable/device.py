@@ -5,11 +5,14 @@ Knows nothing of precision or models.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
 
 from trainable.config import Device, TrainConfig
+
+NUM_KERNELS = 4096  # compiled shapes that one process may hold
 
 
 @dataclass(frozen=True)
@@ -62,3 +65,20 @@ def configure_backends(config: TrainConfig) -> None:
     # That switch also fills every new tensor with NaN to expose reads of uninitialised memory: a debugging
     # aid that costs a kernel per allocation and decides nothing about order.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if config.deterministic:
+        # cuBLAS reads it when it is first used; without it torch warns at every matrix product.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if config.compile:
+        _allow_kernels_for_many_runs()
+
+
+def _allow_kernels_for_many_runs() -> None:
+    """All compiled models of a process share one count of compiled shapes, by default 8 (measured on 2.14).
+
+    After those, later models run in eager mode without a word: a trial in a reused process would be slower
+    than in a fresh one, and differ from it in the last bits.
+    """
+    import torch._dynamo  # takes a second, so only where it is needed
+
+    torch._dynamo.config.recompile_limit = NUM_KERNELS
+    torch._dynamo.config.accumulated_recompile_limit = NUM_KERNELS

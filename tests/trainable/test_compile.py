@@ -34,6 +34,29 @@ def test_nothing_is_compiled_anew_after_the_first_epoch() -> None:
     assert "compile" not in run.notes
 
 
+@dataclass(frozen=True)
+class Wide(Toy):
+    width: int = 8
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, self.width), nn.ReLU(), nn.Linear(self.width, 2))
+
+
+@pytest.mark.usefixtures("_eager_kernels")
+def test_later_trials_of_a_process_are_compiled_too() -> None:
+    """torch stops compiling after 8 shapes in a process, of all models together, and says so only in its log."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    compiled = []
+    for width in (8, 9, 10, 11, 8):
+        counters.clear()
+        train(Wide(width=width), **SETTINGS, compile=True)
+        compiled.append(counters["stats"]["unique_graphs"])
+    assert compiled[0] >= 2  # training and evaluation
+    assert compiled == [compiled[0]] * 4 + [0]  # and what is compiled already is used again
+
+
 def broken_compiler(graph: Any, inputs: Any) -> Any:
     raise FileNotFoundError("no C++ compiler was found")
 
