@@ -125,9 +125,12 @@ def make_batches(
     """Batches over `examples`: resident where they are tensors that fit, through a loader otherwise.
 
     shuffled: in an order from (seed, epoch), as training wants it; else as the samples stand (evaluation).
+    Raises ValueError for tensors of different lengths, and where the workers asked for cannot be had.
     """
     if not isinstance(examples, tuple):
         return LoadedBatches(SeededSamples(examples, config.seed), sizes, device, config, shuffled=shuffled)
+    if len({len(tensor) for tensor in examples}) > 1:
+        raise ValueError(f"the tensors of a split differ in length: {[len(tensor) for tensor in examples]}")
     num_bytes = num_bytes_of(examples)
     assert num_bytes is not None
     if num_bytes <= config.resident_gib * 2**30:

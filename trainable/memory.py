@@ -34,7 +34,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    signs = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed")
+    return isinstance(error, RuntimeError) and any(sign in text for sign in signs)
 
 
 def smaller(samples: int, reason: str) -> int:

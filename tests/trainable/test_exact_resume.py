@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -100,6 +101,23 @@ def test_samples_through_a_loader(stop: int, num_workers: int, micro_batch: int 
 @pytest.mark.parametrize("stop", [MID_EPOCH, EPOCH_END])
 def test_running_statistics_and_a_merged_rest(stop: int) -> None:
     check(Toy(num_samples=37, batch_norm=True, dropout=0.3), (stop,))
+
+
+@dataclass(frozen=True)
+class Transformed(Toy):
+    """torchvision's transforms draw from torch's global generator, not from one of ours."""
+
+    def augment(self, batch: tuple[torch.Tensor, ...], generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+        from torchvision.transforms import v2
+
+        images = batch[0].reshape(-1, 1, 2, 3)
+        changed = v2.Compose([v2.RandomHorizontalFlip(), v2.GaussianNoise(sigma=0.1, clip=False)])(images)
+        return (changed.reshape(-1, 6), *batch[1:])
+
+
+def test_transforms_of_torchvision() -> None:
+    pytest.importorskip("torchvision")
+    check(Transformed(dropout=0.3), (MID_EPOCH,))
 
 
 def test_two_interruptions_in_one_epoch_and_one_more() -> None:

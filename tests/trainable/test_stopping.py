@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from toys import Line, Toy, finish, resumed, start, train
 
 from trainable import loop
+from trainable.task import Splits
 
 SETTINGS: dict[str, Any] = {"batch_size": 6, "lr": 1e-3, "epochs": 10}
 
@@ -129,3 +130,15 @@ def test_a_new_run_depends_on_nothing_before_it() -> None:
 def test_no_samples() -> None:
     with pytest.raises(ValueError, match="0 train and 20 val samples; both need some"):
         start(Toy(num_samples=0))
+
+
+@dataclass(frozen=True)
+class Ragged(Toy):
+    def splits(self, seed: int) -> Splits:
+        parts = super().splits(seed)
+        return Splits((parts.train[0], parts.train[1][:-1], parts.train[2]), parts.val)
+
+
+def test_samples_and_labels_that_do_not_match() -> None:
+    with pytest.raises(ValueError, match=r"differ in length: \[40, 39, 40\]"):
+        start(Ragged())
