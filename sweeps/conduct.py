@@ -24,9 +24,10 @@ from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement, Wish, place
 from sweeps.progress import Progress
 from sweeps.report import SweepResult, plot_losses
-from sweeps.store import Folder, write_text
+from sweeps.store import Folder
 from sweeps.sweep import Sweep, describe
 from sweeps.tracking import Tracker
+from trainable.files import write_text
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -159,7 +160,7 @@ def _answer(
     result, judgement = _judge(ledger, history, judge, status)
     write_text(folder.result, result.to_json())
     curves = {describe(record.params): history.curve(record.number, "loss") for record in judgement.trials}
-    plot_losses(curves, folder.plot, f"{ledger.sweep.name}: {judgement.verdict.partition(';')[0]}")
+    plot_losses(curves, folder.plot, f"{ledger.sweep.name}: training loss")
     tracker.flush(wait_s, interrupted=status == "interrupted")
     _RunIds(ledger, tracker).note()
     result, judgement = _judge(ledger, history, judge, status)

@@ -18,7 +18,7 @@ from rich.table import Table
 from sweeps.ledger import TrialRecord
 from sweeps.sweep import describe
 
-SMOOTHING = 0.9  # of the curves in the plot; the raw losses stand behind them
+SMOOTH_SHARE = 0.05  # of the steps that a smoothed curve averages over; the raw losses stand behind it
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,10 @@ def plot_losses(curves: Mapping[str, Sequence[float]], path: Path, title: str) -
 
 def _smoothed(values: Sequence[float]) -> list[float]:
     """An exponential average without the bias of its start (as Adam's)."""
+    new = 1 / max(1.0, SMOOTH_SHARE * len(values))
     smooth, weight, found = 0.0, 0.0, []
     for value in values:
-        smooth = SMOOTHING * smooth + (1 - SMOOTHING) * value
-        weight = SMOOTHING * weight + (1 - SMOOTHING)
+        smooth = (1 - new) * smooth + new * value
+        weight = (1 - new) * weight + new
         found.append(smooth / weight)
     return found

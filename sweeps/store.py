@@ -96,16 +96,6 @@ class Folder:
             lock.release()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole: a reader, or a crash, sees the old text or the new one."""
-    beside = path.with_name(path.name + ".part")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-
-
 def attempt_folder(number: int, attempt: int) -> str:
     """The folder name of an attempt: no two share one, so no checkpoint overwrites one that it went on from."""
     return f"{number:05d}-attempt-{attempt}"

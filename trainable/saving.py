@@ -6,6 +6,7 @@ Knows nothing of what the state holds.
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -120,7 +121,7 @@ class Saver:
                 "the older ones are kept, and the next one will be tried"
             )
         self._verified.add(folder)
-        self._thin_out(folder)
+        thin_out(self.folders(), self._num_newest, self._verified)
         return None
 
     def _free_folder(self, step: int) -> Path:
@@ -130,39 +131,42 @@ class Saver:
         free = next(number for number in range(len(taken) + 1) if (f"{name}.{number}" if number else name) not in taken)
         return self.root / (f"{name}.{free}" if free else name)
 
-    def _thin_out(self, newest: Path) -> None:
-        """Delete what is neither among the newest good ones nor the best good one."""
-        manifests = {}
-        for folder in self.folders():
-            try:
-                manifests[folder] = checkpoint.read_manifest(folder)
-            except checkpoint.CheckpointError:
-                continue
-        by_age = sorted((folder for folder in manifests if folder != newest), key=lambda f: _age(f, manifests[f]))
-        kept = [newest]
-        while by_age and len(kept) < self._num_newest:
-            folder = by_age.pop()
-            if self._is_good(folder):
-                kept.append(folder)
-        if len(kept) < self._num_newest:
-            return
-        scored = [folder for folder, manifest in manifests.items() if manifest.get("score") is not None]
-        by_score = sorted(scored, key=lambda f: (manifests[f]["score"], _age(f, manifests[f])))
-        kept += filter(None, [next(filter(self._is_good, by_score), None)])
-        for folder in self.folders():
-            if folder not in kept:
-                checkpoint.delete(folder)
-                self._verified.discard(folder)
 
-    def _is_good(self, folder: Path) -> bool:
-        """Whether a checkpoint is undamaged; it is read for that once in the life of a process."""
-        if folder not in self._verified:
-            try:
-                checkpoint.verify(folder)
-            except checkpoint.CheckpointError:
-                return False
-            self._verified.add(folder)
-        return True
+def thin_out(folders: list[Path], num_newest: int, verified: set[Path]) -> None:
+    """Delete what is neither among the `num_newest` newest good checkpoints nor the best good one.
+
+    Nothing goes before so many newer ones were read back and found undamaged; `verified` remembers which
+    were, so that each is read for that once in the life of a process.
+    """
+    manifests = {}
+    for folder in folders:
+        try:
+            manifests[folder] = checkpoint.read_manifest(folder)
+        except checkpoint.CheckpointError:
+            continue
+    if len(manifests) <= num_newest:
+        return
+    by_age = sorted(manifests, key=lambda folder: _age(folder, manifests[folder]), reverse=True)
+    kept = list(itertools.islice((folder for folder in by_age if _is_good(folder, verified)), num_newest))
+    if len(kept) < num_newest:
+        return
+    scored = [folder for folder, manifest in manifests.items() if manifest.get("score") is not None]
+    by_score = sorted(scored, key=lambda folder: (manifests[folder]["score"], _age(folder, manifests[folder])))
+    kept += itertools.islice((folder for folder in by_score if _is_good(folder, verified)), 1)
+    for folder in folders:
+        if folder not in kept:
+            checkpoint.delete(folder)
+            verified.discard(folder)
+
+
+def _is_good(folder: Path, verified: set[Path]) -> bool:
+    if folder not in verified:
+        try:
+            checkpoint.verify(folder)
+        except checkpoint.CheckpointError:
+            return False
+        verified.add(folder)
+    return True
 
 
 def _age(folder: Path, manifest: dict[str, Any]) -> tuple[int, str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainable.loop import Training
     from trainable.task import Splits, Task
 
+NUM_NEWEST = 2  # checkpoints that are kept beside the best
 STOP_EVERY_S = 0.2  # between two looks for the stop file
 
 
@@ -47,7 +48,14 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         task = load_task(config["task"], config["task_settings"])
         self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
         self._run.notes["host"] = os.uname().nodename
-        found = checkpoint.read_newest(Path(path) for path in glob.glob(config["checkpoints"]))
+        self._checkpoints = config["checkpoints"]
+        self._verified: set[Path] = set()
+        try:
+            found = checkpoint.read_newest(self._folders())
+        except checkpoint.CheckpointError as error:
+            # Nothing good is left, so beginning again is all there is; the same seed gives the same trial.
+            self._run.notes["restarted"] = str(error)
+            found = None
         if found is not None:
             self._run.load(found[1])
 
@@ -57,8 +65,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return True
 
     def step(self) -> dict[str, Any]:
-        from trainable import loop
+        from trainable import loop, saving
 
+        # Tune has put the last checkpoint in place by now.
+        saving.thin_out(self._folders(), NUM_NEWEST, self._verified)
         finished = self._run.state.progress.finished
         report = loop.advance(self._run, self._should_stop)
         self._score = None if report is None else report.metrics.get("val_loss")
@@ -89,6 +99,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         from trainable import checkpoint
 
         self._run.load(checkpoint.read(Path(checkpoint_dir)))
+
+    def _folders(self) -> list[Path]:
+        return [Path(path) for path in sorted(glob.glob(self._checkpoints))]
 
     def _should_stop(self) -> bool:
         """Asked before every step, so the file is looked for only now and then."""

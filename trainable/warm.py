@@ -8,7 +8,7 @@ from __future__ import annotations
 
 def preload() -> None:
     """Import torch, its compiler's front end (any optimizer imports it) and Tune's trainable."""
-    import torch._dynamo
+    import torch._dynamo  # noqa: F401
 
     import trainable.loop
     import trainable.trial  # noqa: F401
