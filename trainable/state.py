@@ -83,8 +83,8 @@ class TrainState:
         self.compiled = config.compile
         if config.compile:
             # In place, so that the keys of the state dict stay raw. After the optimizer: it holds the same tensors.
-            # One kernel per shape: which shape a kernel for all of them was first made for depends on where the
-            # run was interrupted, and so would the last bits.
+            # One kernel per shape: a kernel for all shapes may round otherwise, and which of the two a step gets
+            # would depend on the shapes this process met before, and so on where the run was interrupted.
             self.model.compile(dynamic=False)
 
     def zero_grad(self) -> None:

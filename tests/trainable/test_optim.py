@@ -141,6 +141,7 @@ def test_what_is_frozen_keeps_its_buffers_still(patterns: list[str]) -> None:
     before = {name: tensor.clone() for name, tensor in run.state.model.state_dict().items()}
     loop.advance(run)
     loop.advance(run)  # and after an evaluation too
+    assert not any(module.training for module in run.state.model[0].modules())
     changed = {name for name, tensor in run.state.model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {"1.weight", "1.bias"}
 
