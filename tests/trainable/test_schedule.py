@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from toys import Line, config, train
+from toys import Scripted, config, train
 
 from trainable.schedule import lr_factor
 
@@ -60,24 +58,6 @@ def test_linear_warm_up_ends_at_lr() -> None:
 
 def test_warm_up_longer_than_the_run() -> None:
     assert our_lrs(2, warmup_steps=3, schedule="cosine") == pytest.approx([0.25, 0.5])
-
-
-@dataclass(frozen=True)
-class Scripted(Line):
-    """The n-th evaluation has the n-th loss of the script."""
-
-    script: tuple[float, ...] = ()
-    evaluations: list[int] = field(default_factory=list)
-
-    def predict(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        if not model.training:
-            self.evaluations.append(1)
-        return model(batch[0])
-
-    def loss(self, outputs: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
-        if outputs.requires_grad:
-            return outputs.sum() * 0.001
-        return outputs.sum() * 0 + self.script[len(self.evaluations) - 1]
 
 
 def test_plateau_is_torchs_without_a_threshold() -> None:

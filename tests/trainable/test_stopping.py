@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_schedule import Scripted
 from torch import Tensor, nn
-from toys import Line, Toy, finish, resumed, start, train
+from toys import Line, Scripted, Toy, finish, resumed, start, train
 
 from trainable import loop
 from trainable.task import Splits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy
@@ -95,6 +95,24 @@ class Line(Task):
 
     def loss(self, outputs: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
         return (outputs**2).sum()
+
+
+@dataclass(frozen=True)
+class Scripted(Line):
+    """The n-th evaluation has the n-th loss of the script."""
+
+    script: tuple[float, ...] = ()
+    evaluations: list[int] = field(default_factory=list)
+
+    def predict(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        if not model.training:
+            self.evaluations.append(1)
+        return model(batch[0])
+
+    def loss(self, outputs: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
+        if outputs.requires_grad:
+            return outputs.sum() * 0.001
+        return outputs.sum() * 0 + self.script[len(self.evaluations) - 1]
 
 
 def config(**settings: Any) -> TrainConfig:
