@@ -74,15 +74,16 @@ class LoadedBatches:
                 yield tuple(tensor.to(self._device) for tensor in batch)
             return
         copying = torch.cuda.Stream(self._device)
-        coming: Batch | None = None
+        coming: tuple[Batch, torch.cuda.Event] | None = None
         for batch in host:
             with torch.cuda.stream(copying):
-                copied = tuple(tensor.to(self._device, non_blocking=True) for tensor in batch)
+                on_device = tuple(tensor.to(self._device, non_blocking=True) for tensor in batch)
+            copied = copying.record_event()
             if coming is not None:
-                yield _arrived(coming, copying)
-            coming = copied
+                yield _arrived(*coming)
+            coming = on_device, copied
         if coming is not None:
-            yield _arrived(coming, copying)
+            yield _arrived(*coming)
 
     def close(self) -> None:
         """End the worker processes now; left alone they live until the loader is collected."""
@@ -94,10 +95,10 @@ class LoadedBatches:
             gc.collect()  # its queues and processes refer to each other, and hold file descriptors until collected
 
 
-def _arrived(batch: Batch, copying: torch.cuda.Stream) -> Batch:
-    """`batch`, safe to use on the current stream: that waits, on the device, for the copies made so far."""
+def _arrived(batch: Batch, copied: torch.cuda.Event) -> Batch:
+    """`batch`, safe to use on the current stream: that waits, on the device, until it is copied."""
     current = torch.cuda.current_stream()
-    current.wait_stream(copying)
+    current.wait_event(copied)
     for tensor in batch:
         tensor.record_stream(current)  # its memory is not given away before this stream is done with it
     return batch

@@ -31,7 +31,8 @@ def take_step(run: Training, batch: Batch) -> None:
     Raises OutOfMemory where not even one sample at a time fits.
     """
     state = run.state
-    factor = lr_factor(run.config, state.progress.updates, run.total_steps, len(run.train.sizes), state.best.decays)
+    updates = state.progress.updates
+    factor = lr_factor(run.config, updates, run.total_steps, len(run.train.sizes), state.best.decays)
     lr = run.config.lr * factor
     for group in state.optimizer.param_groups:
         group["lr"] = lr * group["lr_multiplier"]
@@ -41,7 +42,7 @@ def take_step(run: Training, batch: Batch) -> None:
         batch = run.task.augment(batch, stream)
     while True:
         undo = _undo(run, batch)
-        before = 0 if undo else run.changes()
+        before = run.changes() if run.updated else None
         try:
             _attempt(run, batch, lr)
             break
@@ -52,20 +53,20 @@ def take_step(run: Training, batch: Batch) -> None:
             reason = f"{type(error).__name__}: {error}"
         # Here the error is let go of, and with it what its traceback held in memory.
         state.zero_grad()
-        if undo is not None:
-            undo.apply()
-        elif run.changes() != before:
+        if before is not None and run.changes() != before:
             raise memory.OutOfMemory(
                 f"memory ran out in the middle of an update of the weights ({reason}); "
                 f"go on from the last checkpoint, with, {memory.RESCUE_ORDER}"
             )
+        if undo is not None:
+            undo.apply()
         state.renew_scaler()
         if out_of_memory:
             _shrink(run, len(batch[0]), reason)
         else:
             run.drop_compiled(reason)
     run.proven = max(run.proven, _elements(batch, run))
-    run.updated = True
+    run.updated |= state.progress.updates > updates  # not where the scaler skipped the step
 
 
 def _attempt(run: Training, batch: Batch, lr: float) -> None:

@@ -97,8 +97,9 @@ def test_in_the_optimizer_step(fails_at: int, precision: str, monkeypatch: pytes
     assert run.state.progress.updates == 6
 
 
-def test_half_an_update_is_never_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = start(Toy(), **SETTINGS)
+@pytest.mark.parametrize("num_samples", [40, 49])  # 49: the coming step is larger than any before it
+def test_half_an_update_is_never_passed_on(num_samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(Toy(num_samples, batch_norm=True), **SETTINGS)
     stop_at(run, 2)
     update = run.state.optimizer.step
 
