@@ -9,6 +9,7 @@ import contextlib
 import json
 import platform
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -26,7 +27,7 @@ from sweeps.progress import Progress
 from sweeps.report import SweepResult, plot_losses
 from sweeps.store import Folder
 from sweeps.sweep import Sweep, describe
-from sweeps.tracking import Tracker
+from sweeps.tracking import Tracker, import_client
 from trainable.files import write_text
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
@@ -90,6 +91,8 @@ def conduct(
     threading.Thread(target=_import_ahead, daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
+        # Ray prints what happens to its workers on stdout, which belongs to the answer.
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         capacity = stack.enter_context(connected(address))
         phases.end("ray_start_s")
         placement = place(wish, capacity, len(sweep.points), sweep.train)
@@ -216,9 +219,10 @@ def _exit_code(result: SweepResult, interrupted: int | None) -> int:
 
 def _import_ahead() -> None:
     """Import what the end of a sweep needs while Ray starts; each import is cached for whoever comes next."""
-    for name in ("ray.tune", "mlflow.tracking", "matplotlib.backends.backend_agg"):
-        with contextlib.suppress(ImportError):  # whoever needs it will say so
-            import_module(name)
+    with contextlib.suppress(ImportError):  # whoever needs it will say so
+        import_module("ray.tune")
+        import_client()
+        import_module("matplotlib.backends.backend_agg")
 
 
 def _environment_tags() -> dict[str, str]:

@@ -6,6 +6,7 @@ Tune executes; it decides nothing and its own records are never read. Knows no M
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -125,6 +126,7 @@ def run_trials(
             verbose=0,
         ),
     )
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
     tuner.fit()
 
 

@@ -60,6 +60,18 @@ def resolve_uri(given: str | None, launch_folder: Path) -> str:
     return uri
 
 
+def import_client() -> Any:
+    """MLflow's client class, told how to behave: it reads these settings when it is imported."""
+    # It would otherwise retry for minutes inside one call; the retrying is done here.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient
+
+
 @dataclass
 class _Shown:
     """What MLflow has of one trial, as far as this process knows."""
@@ -167,14 +179,7 @@ class Tracker:
     def _open_parent(self) -> None:
         if self._parent_opened:
             return
-        # The client would otherwise retry for minutes inside one call; the retrying is done here.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
-        from mlflow.tracking import MlflowClient
-
-        self._client = self._client or MlflowClient(tracking_uri=self.uri)
+        self._client = self._client or import_client()(tracking_uri=self.uri)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         experiment = self._client.get_experiment_by_name(name)
         if experiment is not None:

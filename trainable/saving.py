@@ -144,7 +144,7 @@ def thin_out(folders: list[Path], num_newest: int, verified: set[Path]) -> None:
             manifests[folder] = checkpoint.read_manifest(folder)
         except checkpoint.CheckpointError:
             continue
-    if len(manifests) <= num_newest:
+    if len(manifests) < num_newest:
         return
     by_age = sorted(manifests, key=lambda folder: _age(folder, manifests[folder]), reverse=True)
     kept = list(itertools.islice((folder for folder in by_age if _is_good(folder, verified)), num_newest))
