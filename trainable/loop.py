@@ -191,7 +191,7 @@ def _remember_best(run: Training, value: float) -> None:
         best.evaluations_since_decay = 0
     if config.patience is not None and best.evaluations_since >= config.patience:
         run.state.progress.finished = True
-        run.notes["stopped_early"] = f"no better val_loss for {config.patience} evaluations"
+        run.note_early_stop()
 
 
 def _report(

@@ -71,8 +71,15 @@ class Training:
         progress, best = self.state.progress, self.state.best
         out_of_patience = self.config.patience is not None and best.evaluations_since >= self.config.patience
         progress.finished = progress.step >= self.total_steps or out_of_patience
+        if out_of_patience:
+            self.note_early_stop()
+        if self.state.micro_batch != self.config.micro_batch:
+            self.notes["micro_batch"] = f"{self.state.micro_batch}, as in the checkpoint"
         self.stream = None  # the old one stands at another position
         self._updated_tensors = None
+
+    def note_early_stop(self) -> None:
+        self.notes["stopped_early"] = f"no better val_loss for {self.config.patience} evaluations"
 
     def changes(self) -> int:
         """A number that grows whenever an update changes the weights or the optimizer's tensors in place."""

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,15 @@ class TestB45PrecisionOfEachDevice:
         (exact,), (mixed,) = (train(Toy(), **settings, precision=p)[1][-1:] for p in ("fp32", "bf16"))
         assert mixed.metrics["val_loss"] == pytest.approx(exact.metrics["val_loss"], rel=0.05)
         assert mixed.metrics["val_loss"] != exact.metrics["val_loss"]  # it was computed otherwise
+
+    def test_bf16_on_the_cpu_is_not_slow(self) -> None:
+        def cpu_s(precision: str) -> float:
+            began = time.process_time()  # what others do on this machine does not count
+            train(Toy(), batch_size=10, epochs=20, precision=precision)
+            return time.process_time() - began
+
+        exact, mixed = (min(cpu_s(precision) for _ in range(3)) for precision in ("fp32", "bf16"))
+        assert mixed < 3 * exact
 
     def test_fp16_on_the_cpu_is_warned_of_and_works(self) -> None:
         settings = {"batch_size": 10, "lr": 0.05, "epochs": 5, "optimizer": "adamw"}
@@ -207,8 +217,6 @@ def test_tensors_too_large_for_the_device_come_through_a_loader() -> None:
 
 class Slow(Noisy):
     def __getitem__(self, index: int) -> Any:
-        import time
-
         time.sleep(0.002)
         return super().__getitem__(index)
 

@@ -29,7 +29,9 @@ def test_early_stopping_counts_evaluations_without_a_new_best() -> None:
 def test_more_patience_goes_on_from_there() -> None:
     script = (3.0, 2.0, 2.5, 1.0, 1.5, 1.0, 1.2, 0.5, 0.4, 0.3)
     run, _ = train(Scripted(script=script), **SETTINGS, patience=3)
-    assert loop.advance(resumed(run)).step == 7  # still done
+    still = loop.advance(resumed(run))
+    assert (still.done, still.step) == (True, 7)
+    assert "stopped_early" in still.notes
     again = resumed(run, patience=9)
     assert [report.step for report in finish(again)] == [8, 9, 10]
     assert again.state.best.value == pytest.approx(0.3)
