@@ -1,7 +1,7 @@
 """`python -m trainable`: one trial here, in this process, without Ray; a breakpoint() in the task works.
 
 Exit codes: 0 finished; 1 diverged, or the task raised; 2 bad input, nothing was written; 130 and 143 stopped by
-Ctrl-C and SIGTERM with a checkpoint at the current step. The work is in single.py.
+Ctrl-C and SIGTERM with a checkpoint at the current step. The work is in single/.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainable.config import TrainConfig
-from trainable.run_folder import RunFolder
 from trainable.settings import parse_settings
+from trainable.single.folder import RunFolder
 from trainable.task import absolute_spec, load_task
 
 if TYPE_CHECKING:
-    from trainable.single import Prepared
+    from trainable.single.run import Prepared
 
 OK, FAILED, BAD_INPUT, SIGNALLED = 0, 1, 2, 128
 LATEST = ""
@@ -57,7 +57,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except Exception:  # the task's own code: its author needs the traceback
         traceback.print_exc()
         return FAILED
-    from trainable import single
+    from trainable.single import run as single
 
     try:
         single.begin(ready)
@@ -103,7 +103,7 @@ def _prepare(flags: argparse.Namespace) -> Prepared:
     config = TrainConfig.from_dict(given)
     folder = RunFolder.new(flags.out, spec)
     # torch is imported only now: a typing mistake is answered at once
-    from trainable import single
+    from trainable.single import run as single
 
     return single.prepare(folder, spec, settings, config)
 
@@ -133,7 +133,7 @@ def _prepare_resume(flags: argparse.Namespace, given: dict[str, Any], settings: 
             f"--resume {folder.path} keeps its settings, but here is another {', another '.join(changed)}; "
             "leave that out, or begin a new run without --resume"
         )
-    from trainable import single
+    from trainable.single import run as single
     from trainable.checkpoint import CheckpointError
     from trainable.state import StateMismatch
 
@@ -144,9 +144,9 @@ def _prepare_resume(flags: argparse.Namespace, given: dict[str, Any], settings: 
 
 
 def _train(ready: Prepared, *, as_json: bool) -> int:
-    from trainable import single
-    from trainable.console import Console
+    from trainable.single import run as single
     from trainable.memory import OutOfMemory
+    from trainable.single.console import Console
 
     run = ready.run
     stop = single.StopRequest()

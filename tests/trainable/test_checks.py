@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from trainable.checks import all_checks, main, quick_checks
+from trainable.checks import all_checks, quick_checks
+from trainable.checks.__main__ import main
+from trainable.checks.findings import Finding
 from trainable.config import TrainConfig
-from trainable.findings import Finding
 from trainable.task import Splits, Task, load_task
 
 CONFIG = TrainConfig(lr=1e-2, batch_size=16, epochs=2, threads=1)

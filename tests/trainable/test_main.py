@@ -177,7 +177,7 @@ def test_bad_input_is_one_message_and_writes_nothing(folder: Path, call: Any, na
 
 def test_a_typing_mistake_is_answered_without_waiting_for_torch(folder: Path) -> None:
     code = (
-        "import sys; from trainable.__main__ import main; from trainable.checks import main as check\n"
+        "import sys; from trainable.__main__ import main; from trainable.checks.__main__ import main as check\n"
         "assert main(['--task', 'digits', '--set', 'lr=-1']) == 2 and check(['--task', 'digist']) == 2\n"
         "assert 'torch' not in sys.modules"
     )

@@ -17,9 +17,9 @@ import torch
 
 from trainable import checkpoint, loop
 from trainable.config import TrainConfig
-from trainable.console import Console
-from trainable.run_folder import RunFolder
 from trainable.saving import Saver
+from trainable.single.console import Console
+from trainable.single.folder import RunFolder
 from trainable.task import load_task
 
 

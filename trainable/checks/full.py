@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from trainable import checkpoint, loop
-from trainable.checks_quick import FINITE, LOADS, MOVE, STILL
-from trainable.checks_subject import Subject, advance_to, first_samples
+from trainable.checks.findings import Fault, NotAsked, Question
+from trainable.checks.quick import FINITE, LOADS, MOVE, STILL
+from trainable.checks.subject import Subject, advance_to, first_samples
 from trainable.data import num_samples_of
-from trainable.findings import Fault, NotAsked, Question
 from trainable.plain import plain
 from trainable.seeding import isolated
 from trainable.task import Splits

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from trainable import loop
-from trainable.checks_subject import Subject, advance_to, first_samples, forward
-from trainable.describe import describe, named_tensors, shapes, tensors_in
-from trainable.findings import Fault, NotAsked, Question, raised
+from trainable.checks.findings import Fault, NotAsked, Question, raised
+from trainable.checks.subject import Subject, advance_to, first_samples, forward
+from trainable.checks.words import describe, named_tensors, shapes, tensors_in
 
 EXPLODING_NORM = 1e4  # of the mean loss; the tutorial's lab, whose targets are 50 times too large, has 38.8
 SUM_TOLERANCE = 1e-2  # relative; bf16 has 8 bits

@@ -11,36 +11,12 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from trainable.checks import all_checks
 from trainable.config import TrainConfig
-from trainable.findings import Finding
 from trainable.settings import parse_settings
-from trainable.task import Task, absolute_spec, load_task
+from trainable.task import absolute_spec, load_task
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
-
-
-def quick_checks(task: Task, config: TrainConfig) -> list[Finding]:
-    """The seven questions of one batch: what a sweep asks before its first trial. Nothing is written."""
-    return _ask(task, config, quick=True)
-
-
-def all_checks(task: Task, config: TrainConfig) -> list[Finding]:
-    """The seven questions, then those that train a few steps: overfitting, split, resume, loader."""
-    return _ask(task, config, quick=False)
-
-
-def _ask(task: Task, config: TrainConfig, *, quick: bool) -> list[Finding]:
-    # torch is imported only now: whoever only wants the names of the checks does not pay for it
-    from trainable.checks_full import FULL
-    from trainable.checks_quick import QUICK
-    from trainable.checks_subject import Subject
-    from trainable.findings import interview
-
-    subject = Subject(task, config)
-    try:
-        return interview(QUICK if quick else (*QUICK, *FULL), subject)
-    finally:
-        subject.close()
 
 
 class _Parser(argparse.ArgumentParser):

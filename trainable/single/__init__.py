@@ -1,0 +1,1 @@
+"""One trial in this process, without Ray: what `python -m trainable` does."""
