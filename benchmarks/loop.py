@@ -138,7 +138,8 @@ def checkpoints(quick: bool) -> dict[str, object]:
         f"checkpoint of {CHECKPOINT_MB} MB: blocks {statistics.median(blocked) * 1e3:.1f} ms (the first "
         f"{first * 1e3:.1f} ms), a durable save that waits {statistics.median(waited) * 1e3:.1f} ms, "
         f"a bare torch.save {statistics.median(plain) * 1e3:.1f} ms ({plain_share:.2f}x)\n"
-        f"load {statistics.median(loads[1:]) * 1e3:.1f} ms, of which verification {verification:.1%}\n"
+        f"load {statistics.median(loads[1:]) * 1e3:.1f} ms, of which verification {verification:.1%} "
+        "(hashing goes on beside the load, so this needs a second core that is free)\n"
     )
     return {"checkpoint_blocks_share": round(share, 3), "verification_share_of_load": round(verification, 3)}
 

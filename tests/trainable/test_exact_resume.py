@@ -145,3 +145,8 @@ def test_compiled_stopped_before_the_short_step() -> None:
 def test_compiled_with_everything(stop: int, micro_batch: int | None, precision: str) -> None:
     task = Toy(dropout=0.3, augmenting=True)
     check(task, (stop,), compile=True, micro_batch=micro_batch, clip_norm=0.5, **PRECISIONS[precision])
+
+
+@pytest.mark.slow
+def test_compiled_with_workers() -> None:
+    check(Toy(dropout=0.3, augmenting=True, loaded=True), (MID_EPOCH,), compile=True, num_workers=2)
