@@ -5,9 +5,12 @@ Written before anyone acts on what it says. Knows nothing of Ray, MLflow or file
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import math
 import os
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +60,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         # Optuna announces every trial on stderr, where the live table is.
         optuna.logging.set_verbosity(logging.WARNING)
-        self._storage = RDBStorage(f"sqlite:///{path}")
+        self._storage = _storage_at(path)
         (summary,) = optuna.get_all_study_summaries(self._storage, include_best_trial=False)
         self._study = optuna.load_study(
             study_name=summary.study_name, storage=self._storage, pruner=_pruner(self._read_sweep(summary.user_attrs))
@@ -74,7 +77,7 @@ class Ledger:
         optuna.logging.set_verbosity(logging.WARNING)
         beside = path.with_name(path.name + ".part")
         beside.unlink(missing_ok=True)
-        storage = RDBStorage(f"sqlite:///{beside}")
+        storage = _storage_at(beside)
         study = optuna.create_study(
             study_name=sweep.name,
             storage=storage,
@@ -127,7 +130,7 @@ class Ledger:
             asked = self._study.ask()
             assert asked.number == number, "waiting trials are asked for in the order of their numbers"
         trial = self._live(number)
-        suggest_point(trial, self.sweep.points)
+        suggest_point(trial, self.trial(number).params, self.sweep.points)
         trial.set_user_attr("attempts", self.trial(number).attempts + 1)
         return self.trial(number)
 
@@ -154,17 +157,16 @@ class Ledger:
         record = self.trial(number)
         if record.state in TERMINAL:
             return
+        metric = self.sweep.metric
+        value = record.metrics.get(metric) if state == "complete" else None
+        if state == "complete" and value is None:
+            state, reason = "failed", f"it never reported {metric!r}; it reported: {sorted(record.metrics)}"
+        elif value is not None and not math.isfinite(value):  # Optuna refuses NaN, and takes inf for a real value
+            state, reason, value = "diverged", f"its {metric} became {value}", None
         trial = self._live(number)
         trial.set_user_attr("weights_sha256", weights_sha256)
         trial.set_user_attr("reason", reason)
         trial.set_user_attr("state", state)
-        value = record.metrics.get(self.sweep.metric) if state == "complete" else None
-        if state == "complete" and value is None:
-            trial.set_user_attr("state", "failed")
-            trial.set_user_attr(
-                "reason", f"it never reported {self.sweep.metric!r}; it reported: {sorted(record.metrics)}"
-            )
-            state = "failed"
         self._study.tell(number, value, state=_OPTUNA_STATES[state])
 
     def close(self) -> None:
@@ -175,8 +177,9 @@ class Ledger:
         return optuna.trial.Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
 
     def _params(self, trial: FrozenTrial) -> dict[str, Any]:
+        # A crash may have come between one parameter and the next.
         asked: dict[str, Any] = trial.system_attrs.get("fixed_params", {})
-        return dict(trial.params) or dict(asked)
+        return {**asked, **trial.params}
 
     def _record(self, trial: FrozenTrial, runs: Mapping[int, str]) -> TrialRecord:
         noted = trial.user_attrs
@@ -196,6 +199,12 @@ class Ledger:
             mlflow_run_id=runs.get(trial.number),
             weights_sha256=noted.get("weights_sha256"),
         )
+
+
+def _storage_at(path: Path) -> RDBStorage:
+    """The path goes to SQLite as it is: in an address ?, % and { would mean something else."""
+    connect = functools.partial(sqlite3.connect, path, check_same_thread=False)
+    return RDBStorage("sqlite:///ledger.db", engine_kwargs={"creator": connect})
 
 
 def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:

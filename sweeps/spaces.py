@@ -11,14 +11,13 @@ from typing import Any
 from optuna.trial import BaseTrial
 
 
-def suggest_point(trial: BaseTrial, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The parameters of a trial that was enqueued as one of `points`, made known to Optuna as its own.
+def suggest_point(trial: BaseTrial, point: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The parameters of a trial that was enqueued as `point`, one of `points`, made known to Optuna as its own.
 
     Numbers get a float or int distribution over the points' range, which later points may widen (a
     list of choices could never change again); anything else is a choice.
     """
-    names = {name: None for point in points for name in point}
-    return {name: _suggest(trial, name, [point[name] for point in points if name in point]) for name in names}
+    return {name: _suggest(trial, name, [other[name] for other in points if name in other]) for name in point}
 
 
 def _suggest(trial: BaseTrial, name: str, values: list[Any]) -> Any:
