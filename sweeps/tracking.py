@@ -6,6 +6,7 @@ between costs training nothing, and a resume doubles nothing. Knows no Ray and n
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from sweeps.history import History
 from sweeps.ledger import TERMINAL, TrialRecord
@@ -43,6 +45,11 @@ def resolve_uri(given: str | None, launch_folder: Path) -> str:
         if uri.startswith("sqlite:////"):
             path = Path("/") / path
         path = (launch_folder / path).resolve()
+        if "?" in str(path) or unquote(str(path)) != str(path) or path.is_dir():
+            raise ValueError(
+                f"tracking uri {uri!r}: {path} is a folder, or has a ? or % that an address cannot hold; "
+                "choose another place with --tracking-uri sqlite:////absolute/path/mlflow.db"
+            )
         if not path.parent.is_dir():
             raise ValueError(f"tracking uri {uri!r}: there is no folder {path.parent}")
         problem = why_not_writable(path.parent)
@@ -136,7 +143,8 @@ class Tracker:
         with self._changed:
             if interrupted and not self._interrupted:
                 self._interrupted = True
-                self._wanted = {**self._last, **self._wanted}
+                # As copies: the thread may be about to cross off the very record it has shown as running.
+                self._wanted = {number: dataclasses.replace(record) for number, record in self._last.items()}
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._wanted, wait_s)
 
