@@ -95,7 +95,7 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
     else:
         sweep = _new_sweep(asked, wish)
         folder = Folder(results / sweep.name)
-        if folder.path.exists():
+        if folder.is_taken():
             raise ValueError(
                 f"name {sweep.name!r} exists already in {results}; choose another, or go on with --resume {sweep.name}"
             )

@@ -68,6 +68,15 @@ class Folder:
     def stop_file(self) -> Path:
         return self.path / "stop"
 
+    def is_taken(self) -> bool:
+        """Whether anything is here. What a driver leaves that was killed before it had a ledger does not count:
+        there is nothing in it to go on with."""
+        unborn = {"lock", "owner.json", "ledger.db.part", "ledger.db.part-journal"}
+        if not self.path.is_dir():
+            return self.path.exists()
+        present = {path.name for path in self.path.iterdir()}
+        return "lock" not in present or not present <= unborn
+
     def checkpoints(self, number: int) -> str:
         """The checkpoint folders of a trial, of all its attempts, as a glob pattern."""
         return f"{glob.escape(str(self.trials))}/{number:05d}-attempt-*/checkpoint_*"
@@ -83,7 +92,10 @@ class Folder:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            who = json.loads(owner.read_text()) if owner.is_file() else {"host": "unknown", "pid": "unknown"}
+            try:
+                who = json.loads(owner.read_text())
+            except (OSError, ValueError):  # it is being written or removed at this moment
+                who = {"host": "unknown", "pid": "unknown"}
             raise Busy(
                 f"sweep {self.name!r} is being run by process {who['pid']} on {who['host']}; "
                 "wait for it, or stop it and resume"
