@@ -68,7 +68,6 @@ def connected(address: str | None) -> Iterator[Capacity]:
             object_store_memory=OBJECT_STORE_BYTES,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            runtime_env={"worker_process_setup_hook": "trainable.warm.preload"},
         )
     else:
         _check_answers(address)

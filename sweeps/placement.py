@@ -43,6 +43,9 @@ class Placement:
     cpus_per_trial: float
     gpus_per_trial: float
     reason: str
+    first_alone: bool = False
+    """The first trial runs alone until it is known whether more processes pay: where trials take all CPUs,
+    every process that starts slows down those that train, and one costs some five seconds of imports."""
 
 
 def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -> Placement:
@@ -79,7 +82,9 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
     reason = f"each with {cpus:g} CPU(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
     if wish.trials_at_once and room < at_once:
         reason += f"; {at_once} at once were asked for, {capacity.where} has room for {room}"
-    return Placement(min(at_once, room), cpus, gpus, reason)
+    at_once = min(at_once, room)
+    first_alone = wish.trials_at_once is None and at_once > 1 and capacity.cpus - at_once * cpus < 1
+    return Placement(at_once, cpus, gpus, reason, first_alone)
 
 
 def choose_threads(train: TrainConfig, cpus_per_trial: float) -> int:

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from sweeps.ledger import TERMINAL, TrialRecord
 from sweeps.sweep import describe
@@ -89,7 +90,7 @@ class Progress:
             style = STYLES[record.state]
             table.add_row(
                 str(record.number),
-                describe(record.params),
+                Text(describe(record.params)),
                 f"[{style}]{record.state}[/]",
                 f"{record.epochs:g}/{self._epochs}",
                 *(measures[name] for name in ("loss", "val loss", "accuracy", "samples/s")),

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from sweeps.ledger import TrialRecord
 from sweeps.sweep import describe
@@ -85,7 +86,7 @@ def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord]
         table.add_row(
             "" if rank is None else str(rank),
             str(trial.number),
-            describe(trial.params),
+            Text(describe(trial.params)),  # as it is: a value with brackets is no markup
             trial.state,
             *(_cell(metrics.get(name)) for name in (key, "train_loss", "val_loss")),
             f"{metrics['val_accuracy']:.1%}" if "val_accuracy" in metrics else "",

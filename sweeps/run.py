@@ -42,6 +42,7 @@ LOST_WORKER = re.compile(
     r"ActorDiedError|NodeDiedError|WorkerCrashedError",
     re.IGNORECASE,
 )
+PROCESS_COSTS_S = 5.0  # of CPU time, to start a process that can train
 GRACE_S = 8.0  # how long running trials have, after a signal, to save at their current step
 
 
@@ -106,7 +107,7 @@ def run_trials(
         for watcher in watchers:
             watcher.update(record)
 
-    work = _Work(waiting)
+    work = _Work(waiting, alone=placement.first_alone)
     keeper = _RecordKeeper(ledger, history, interruption, tell)
     tuner = tune.Tuner(
         tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
@@ -139,8 +140,18 @@ class _Work:
     """The numbers of the trials to run, and of those that run."""
 
     waiting: list[int]
+    alone: bool = False  # one trial at a time, until one has shown how long it takes
     running: set[int] = field(default_factory=set)
+    training_since: float | None = None
     losses: dict[int, int] = field(default_factory=dict)  # how often a trial's worker or node was lost
+
+    def hold_back(self) -> bool:
+        """Whether the next trial waits for the one that runs: a second process would cost more than it saves."""
+        if self.alone and self.training_since is not None:
+            taken = time.monotonic() - self.training_since
+            # The trial under way counts as one that takes at least as long as it has taken.
+            self.alone = taken * (len(self.waiting) + 1) < PROCESS_COSTS_S
+        return self.alone and bool(self.running)
 
     def lost(self, number: int) -> bool:
         """A trial's worker died under it: put it back, unless that happens again and again."""
@@ -172,6 +183,8 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         self._tell = tell
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._work.hold_back():
+            return None
         if not self._work.waiting:
             # A trial that still runs may lose its worker and be run again.
             return None if self._work.running else str(Searcher.FINISHED)
@@ -252,6 +265,9 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._keeper.running = trials
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._work.training_since = time.monotonic()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._work.running.discard(trial.config["number"])

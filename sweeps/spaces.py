@@ -17,7 +17,11 @@ def suggest_point(trial: BaseTrial, point: Mapping[str, Any], points: Sequence[M
     Numbers get a float or int distribution over the points' range, which later points may widen (a
     list of choices could never change again); anything else is a choice.
     """
-    return {name: _suggest(trial, name, [other[name] for other in points if name in other]) for name in point}
+    known = trial.params  # of an earlier attempt, from the range of that time
+    return {
+        name: known[name] if name in known else _suggest(trial, name, [p[name] for p in points if name in p])
+        for name in point
+    }
 
 
 def _suggest(trial: BaseTrial, name: str, values: list[Any]) -> Any:

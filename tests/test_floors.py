@@ -18,7 +18,7 @@ FLOORS = [
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"},
     {"cluster.connect"},
-    {"trainable.warm", "trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
+    {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
     {"trainable.state", "trainable.checkpoint", "trainable.saving", "trainable.data", "trainable.loader"}
     | {"trainable.optim", "trainable.memory", "trainable.average", "trainable.muon", "trainable.clipping"}

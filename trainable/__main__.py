@@ -133,8 +133,8 @@ def _prepare_resume(flags: argparse.Namespace, given: dict[str, Any], settings: 
             f"--resume {folder.path} keeps its settings, but here is another {', another '.join(changed)}; "
             "leave that out, or begin a new run without --resume"
         )
-    from trainable.single import run as single
     from trainable.checkpoint import CheckpointError
+    from trainable.single import run as single
     from trainable.state import StateMismatch
 
     try:
@@ -144,8 +144,8 @@ def _prepare_resume(flags: argparse.Namespace, given: dict[str, Any], settings: 
 
 
 def _train(ready: Prepared, *, as_json: bool) -> int:
-    from trainable.single import run as single
     from trainable.memory import OutOfMemory
+    from trainable.single import run as single
     from trainable.single.console import Console
 
     run = ready.run
