@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -171,12 +172,19 @@ class Tracker:
                 batch = dict(self._wanted)
             try:
                 self._open_parent()
+                problems: list[Exception] = []
                 for number, record in batch.items():
-                    self._show(record)
+                    try:
+                        self._show(record)
+                    except Exception as error:  # it will be tried again; the other trials do not wait for it
+                        problems.append(error)
+                        continue
                     with self._changed:
                         if self._wanted.get(number) is record:
                             del self._wanted[number]
                         self._changed.notify_all()
+                if problems:
+                    raise problems[0]
                 if self._closing and not self._wanted:
                     self._end_parent()
                     return
@@ -309,7 +317,8 @@ def _points(report: Mapping[str, Any]) -> Iterator[tuple[str, float, int, int]]:
                 yield name, value, time_ms, report["first_step"] + offset + 1
     for name, value in {**report["metrics"], **{key: report[key] for key in REPORT_VALUES}}.items():
         if value is not None and math.isfinite(value):
-            yield name, value, time_ms, report["step"]
+            # The task names its metrics, and MLflow refuses a whole batch for a name like top@5.
+            yield re.sub(r"[^\w/.\- :]", "_", name), value, time_ms, report["step"]
 
 
 def _params(task: str, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
