@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeps.spaces import suggest_point
 from sweeps.sweep import Sweep
+from trainable.crashpoint import crash_point
 
 State = Literal["complete", "pruned", "diverged", "failed", "running", "waiting"]
 LAST_REPORT = ("number", "epoch", "metrics", "samples_per_s", "notes")  # what the ledger keeps of it
@@ -129,6 +130,7 @@ class Ledger:
         if self.trial(number).state == "waiting":
             asked = self._study.ask()
             assert asked.number == number, "waiting trials are asked for in the order of their numbers"
+            crash_point("ask")
         trial = self._live(number)
         suggest_point(trial, self.trial(number).params, self.sweep.points)
         trial.set_user_attr("attempts", self.trial(number).attempts + 1)
@@ -143,7 +145,9 @@ class Ledger:
         if value is not None:
             trial.report(value, report["number"])
         # Last: it makes the report count as known.
+        crash_point("ledger-before-commit")
         trial.set_user_attr("last_report", {key: report[key] for key in LAST_REPORT})
+        crash_point("ledger-after-commit")
         return True
 
     def should_prune(self, number: int) -> bool:
@@ -167,6 +171,7 @@ class Ledger:
         trial.set_user_attr("weights_sha256", weights_sha256)
         trial.set_user_attr("reason", reason)
         trial.set_user_attr("state", state)
+        crash_point("tell")
         self._study.tell(number, value, state=_OPTUNA_STATES[state])
 
     def close(self) -> None:

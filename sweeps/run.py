@@ -34,6 +34,7 @@ from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement
 from sweeps.store import Folder, attempt_folder
+from trainable.crashpoint import crash_point
 from trainable.trial import Trial
 
 MAX_LOSSES = 3  # how often a trial's worker may die before the trial counts as failed
@@ -235,6 +236,7 @@ class _RecordKeeper(_StaysHere, Stopper):  # type: ignore[misc]
         if report["number"] > self._ledger.trial(number).reports:
             # The curves first: the ledger's word makes the report count.
             self._history.append(number, _history_record(report))
+            crash_point("report", self._history.path(number))
             self._ledger.report(number, report)
         stop = False
         if report["diverged"]:

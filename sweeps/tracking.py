@@ -24,6 +24,7 @@ from sweeps.ledger import TERMINAL, TrialRecord
 from sweeps.store import why_not_writable
 from sweeps.sweep import Sweep, describe
 from trainable.config import TrainConfig
+from trainable.crashpoint import crash_point
 from trainable.settings import TASK_PREFIX
 from trainable.task import load_task
 
@@ -284,6 +285,7 @@ class Tracker:
         # A point that is sent again has the same time, step and value: MLflow keeps one of it.
         metrics = [Metric(name, value, time_ms, step) for name, value, time_ms, step in points]
         self._client.log_batch(run_id, metrics=metrics)
+        crash_point("ship")
 
     def _set_tags(self, shown: _Shown, record: TrialRecord) -> None:
         from mlflow.entities import RunTag

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from trainable.crashpoint import crash_point
 from trainable.files import BESIDE, sync_folder, write_synced
 from trainable.plain import plain
 
@@ -71,7 +72,9 @@ def write(
     # Every byte is on the disk by now. An old manifest must never stand beside a new state.
     manifest_file.unlink(missing_ok=True)
     os.replace(state_beside, state_file)
+    crash_point("checkpoint-before-manifest", state_file)
     os.replace(manifest_beside, manifest_file)
+    crash_point("checkpoint-after-manifest", manifest_file)
     sync_folder(folder)
     sync_folder(folder.parent)
     return manifest

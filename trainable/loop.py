@@ -15,6 +15,7 @@ import torch
 
 from trainable import memory
 from trainable.config import TrainConfig
+from trainable.crashpoint import crash_point
 from trainable.data import Batches, make_batches, num_samples_of, step_sizes
 from trainable.device import Probe, choose_device, configure_backends
 from trainable.evaluation import evaluate as evaluate
@@ -107,6 +108,7 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
         if should_stop is not None and should_stop():
             progress.seconds += time.perf_counter() - began
             return None
+        crash_point("step", poison=state.trained)
         take_step(run, next(run.stream))
         progress.step += 1
 

@@ -19,6 +19,7 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from trainable.config import TrainConfig
+from trainable.crashpoint import crash_point
 from trainable.task import load_task
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             found = None
         if found is not None:
             self._run.load(found[1])
+        crash_point("trial-start")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._run.close()
