@@ -149,7 +149,7 @@ def _run(
             phases.end("trials_s")
             if status == "finished" and all(record.state == "failed" for record in ledger.trials()):
                 status = "failed"
-            remarks = [f"{placement.trials_at_once} trial(s) at once, {placement.reason}"]
+            remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
             result, judgement, missing = _answer(folder, ledger, history, tracker, judge, status, wait_s)
             remarks += [missing] if missing else []
             phases.end("answer_s")

@@ -71,7 +71,9 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
     at_once = min(num_trials, wish.trials_at_once or num_trials)
     cpus = wish.cpus_per_trial
     if cpus is None:
-        cpus = float(max(1, int(capacity.node_cpus // max(1, min(at_once, capacity.node_cpus)))))
+        # A fair share among all trials, not among those at once: threads follow from it, the last bits of a result
+        # from threads, and how many trials run at a time must not change any result.
+        cpus = float(max(1, int(capacity.node_cpus // max(1, min(num_trials, capacity.node_cpus)))))
     if cpus > capacity.node_cpus:
         raise ValueError(
             f"--cpus-per-trial {cpus:g}: no node has that many, the most is {capacity.node_cpus:g} on {capacity.where}"
