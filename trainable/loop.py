@@ -159,20 +159,6 @@ def _num_samples(run: Training, step: int) -> int:
     return epochs * sum(run.train.sizes) + sum(run.train.sizes[:rest])
 
 
-def _divergence(curves: dict[str, list[float]], scaled: bool, first_step: int) -> str | None:
-    """Why the run counts as diverged, or None. With a scaler, overflowing gradients are its daily work."""
-    watched = (
-        {"loss": "the training loss"} if scaled else {"loss": "the training loss", "grad_norm": "the gradient norm"}
-    )
-    for step in range(len(curves["loss"])):
-        for name, words in watched.items():
-            if not math.isfinite(curves[name][step]):
-                return f"{words} became {curves[name][step]} at step {first_step + step}; try a smaller lr or clip_norm"
-    if scaled and curves["loss"] and not any(map(math.isfinite, curves["grad_norm"])):
-        return f"no gradient was finite from step {first_step} on, at any loss scale"
-    return None
-
-
 def _mean(values: list[float], weights: list[float]) -> float:
     """Each step's loss counts by what it was summed over. A step of weight 0 (padding alone) says nothing."""
     total = sum(weights)
