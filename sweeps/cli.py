@@ -64,5 +64,16 @@ def read_config(path: Path, flags: list[str]) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in loaded.items()}
 
 
+def number_of(asked: Mapping[str, Any], flag: str, kind: type[int] | type[float]) -> Any:
+    """The value of a flag as a number, None where it was not given. ValueError in words."""
+    if flag not in asked:
+        return None
+    try:
+        return kind(str(asked[flag]))
+    except ValueError:
+        words = "a whole number" if kind is int else "a number"
+        raise ValueError(f"--{flag.replace('_', '-')} {asked[flag]!r} must be {words}") from None
+
+
 def _first_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]

@@ -16,14 +16,15 @@ from typing import Any
 from rich.console import Console
 
 from cluster.connect import this_machine
-from sweeps.cli import Parser, fail, read_config
+from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.conduct import Judgement, Outcome, conduct
 from sweeps.descent import measure, rank, verdict
 from sweeps.history import History
-from sweeps.ledger import Ledger, TrialRecord
+from sweeps.ledger import TrialRecord
 from sweeps.placement import Wish, choose_threads, place
 from sweeps.report import ranking_table
-from sweeps.store import Folder, checked_name, checked_results, sweeps_in
+from sweeps.resume import resume_command, resumed
+from sweeps.store import Folder, checked_name, checked_results
 from sweeps.sweep import Sweep, split_params
 from sweeps.tracking import resolve_uri
 from trainable.config import TrainConfig
@@ -84,12 +85,14 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
     launch_folder = Path.cwd()
     results = checked_results(Path(asked.get("results", "results")))
     wish = Wish(
-        trials_at_once=_number(asked, "trials_at_once", int),
-        cpus_per_trial=_number(asked, "cpus_per_trial", float),
-        gpus_per_trial=_number(asked, "gpus_per_trial", float),
+        trials_at_once=number_of(asked, "trials_at_once", int),
+        cpus_per_trial=number_of(asked, "cpus_per_trial", float),
+        gpus_per_trial=number_of(asked, "gpus_per_trial", float),
     )
     if "resume" in asked:
-        folder, sweep, uri = _resumed(results, asked)
+        folder, sweep, uri = resumed(
+            results, asked, "lr_scan", _learning_rates(asked["lrs"]) if "lrs" in asked else None
+        )
         if "tracking_uri" in asked:
             uri = resolve_uri(asked["tracking_uri"], launch_folder)
     else:
@@ -123,7 +126,7 @@ def _new_sweep(asked: Mapping[str, Any], wish: Wish) -> Sweep:
         if flag in asked:
             if flag in train:
                 raise ValueError(f"--{flag} {asked[flag]} and --set {flag}={train[flag]} say it twice; keep one")
-            train[flag] = _number(asked, flag, int)
+            train[flag] = number_of(asked, flag, int)
     lrs = _learning_rates(asked.get("lrs", DEFAULT_LRS))
     config = TrainConfig.from_dict(train)
     load_task(task, task_settings)
@@ -163,89 +166,6 @@ def _learning_rates(given: Any) -> list[float]:
             raise ValueError(f"--lrs {text} is given twice; each learning rate is trained once")
         found.append(lr)
     return found
-
-
-def _number(asked: Mapping[str, Any], flag: str, kind: type[int] | type[float]) -> Any:
-    if flag not in asked:
-        return None
-    try:
-        return kind(str(asked[flag]))
-    except ValueError:
-        words = "a whole number" if kind is int else "a number"
-        raise ValueError(f"--{flag.replace('_', '-')} {asked[flag]!r} must be {words}") from None
-
-
-def _resumed(results: Path, asked: Mapping[str, Any]) -> tuple[Folder, Sweep, str]:
-    """The sweep to go on with, its definition with what the flags may change, and its tracking store."""
-    present = sweeps_in(results)
-    name = asked["resume"]
-    if name:
-        folder = Folder(results / checked_name(name))
-        if not folder.ledger.is_file():
-            names = ", ".join(found.name for found in present[:10]) or "none"
-            raise ValueError(f"--resume {name}: there is no such sweep in {results}; there are: {names}")
-    else:
-        unfinished = [found for found in present if not _is_finished(found)]
-        if not unfinished:
-            raise ValueError(
-                f"--resume: there is no unfinished sweep in {results}; give a name to extend a finished one"
-            )
-        folder = unfinished[0]
-    ledger = Ledger(folder.ledger)
-    try:
-        sweep, uri = ledger.sweep, str(ledger.attribute("tracking_uri"))
-    finally:
-        ledger.close()
-    if sweep.question != "lr_scan":
-        raise ValueError(f"--resume {folder.name}: it is a {sweep.question} sweep; resume it with that command")
-    return folder, _changed(sweep, asked), uri
-
-
-def _is_finished(folder: Folder) -> bool:
-    ledger = Ledger(folder.ledger)
-    try:
-        return all(record.state not in ("running", "waiting") for record in ledger.trials())
-    finally:
-        ledger.close()
-
-
-def _changed(sweep: Sweep, asked: Mapping[str, Any]) -> Sweep:
-    """The definition with more learning rates, where asked for. Any other change would make old and new
-    trials incomparable: ValueError lists what differs."""
-    differences: list[str] = []
-    stored = {"task": sweep.task, "name": sweep.name, "epochs": sweep.train.epochs, "seed": sweep.train.seed}
-    for flag, old in stored.items():
-        if flag in asked:
-            new = _number(asked, flag, int) if flag in ("epochs", "seed") else str(asked[flag])
-            new = absolute_spec(new) if flag == "task" else new
-            if new != old:
-                differences.append(f"{flag}: {old} -> {new}")
-    train, task_settings = split_params(asked["set"])
-    config = TrainConfig.from_dict({**sweep.train.to_dict(), **train})
-    differences += [
-        f"{name}: {old} -> {config.to_dict()[name]}"
-        for name, old in sweep.train.to_dict().items()
-        if config.to_dict()[name] != old
-    ]
-    differences += [
-        f"task.{name}: {sweep.task_settings.get(name, 'default')} -> {value}"
-        for name, value in task_settings.items()
-        if sweep.task_settings.get(name) != value
-    ]
-    points = sweep.points
-    if "lrs" in asked:
-        lrs = _learning_rates(asked["lrs"])
-        known = [point["lr"] for point in sweep.points]
-        missing = [lr for lr in known if lr not in lrs]
-        if missing:
-            differences.append(f"lrs: {', '.join(f'{lr:g}' for lr in missing)} left out (a resume can only add)")
-        points = (*sweep.points, *({"lr": lr} for lr in lrs if lr not in known))
-    if differences:
-        raise ValueError(
-            f"--resume {sweep.name} cannot change what its finished trials were trained with: "
-            f"{'; '.join(differences)}; leave these out, or start a new sweep with --name"
-        )
-    return dataclasses.replace(sweep, points=points)
 
 
 def judge(trials: Sequence[TrialRecord], history: History) -> Judgement:
@@ -294,13 +214,6 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
 def mlflow_command(uri: str) -> str:
     """What opens MLflow's pages on these runs."""
     return f"open {uri}" if uri.startswith("http") else f'mlflow ui --backend-store-uri "{uri}"'
-
-
-def resume_command(folder: Folder) -> str:
-    """What goes on with, or extends, a sweep."""
-    results = folder.path.parent
-    where = "" if results == Path.cwd() / "results" else f' --results "{results}"'
-    return f"python -m sweeps.lr_scan --resume {folder.name}{where}"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from tests.helpers.drivers import ROOT, environment
 FLOORS = [
     {"sweeps.lr_scan"},
     {"sweeps.conduct"},
-    {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"},
+    {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
+    | {"sweeps.resume"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"},
     {"cluster.connect"},
     {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
