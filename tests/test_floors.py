@@ -16,8 +16,9 @@ FLOORS = [
     {"sweeps.lr_scan"},
     {"sweeps.conduct"},
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
-    | {"sweeps.resume"},
-    {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"},
+    | {"sweeps.resume", "sweeps.runs"},
+    {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
+    | {"sweeps.spelling"},
     {"cluster.connect"},
     {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
@@ -30,7 +31,7 @@ FLOORS = [
 PLACES = {
     "ray": {"trainable.trial", "sweeps.run", "cluster.connect"},
     "optuna": {"sweeps.ledger", "sweeps.spaces", "sweeps.run"},
-    "mlflow": {"sweeps.tracking", "sweeps.accept"},
+    "mlflow": {"sweeps.runs", "sweeps.accept"},
     "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"},
     "matplotlib": {"sweeps.report"},
     "sklearn": {"trainable.tasks.digits"},
