@@ -111,8 +111,7 @@ def _open(folder: Folder, sweep: Sweep, tracking_uri: str) -> Ledger:
     if not folder.ledger.is_file():
         return Ledger.create(folder.ledger, sweep, {"sweep_id": uuid.uuid4().hex, "tracking_uri": tracking_uri})
     ledger = Ledger(folder.ledger)
-    if ledger.sweep != sweep:
-        ledger.extend(sweep)
+    ledger.extend(sweep)
     ledger.note("tracking_uri", tracking_uri)
     return ledger
 

@@ -34,6 +34,11 @@ _OPTUNA_STATES = {
     "diverged": TrialState.FAIL,
     "failed": TrialState.FAIL,
 }
+_REOPEN = (
+    "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE trial_id = :id AND state = 'COMPLETE'",
+    "DELETE FROM trial_values WHERE trial_id = :id",
+    "DELETE FROM trial_user_attributes WHERE trial_id = :id AND \"key\" IN ('state', 'reason', 'weights_sha256')",
+)
 _LIVE_STATES: dict[TrialState, State] = {TrialState.RUNNING: "running", TrialState.WAITING: "waiting"}
 
 
@@ -96,14 +101,46 @@ class Ledger:
         return cls(path)
 
     def extend(self, sweep: Sweep) -> None:
-        """Add the points of `sweep` that the ledger lacks, as waiting trials; the rest stays as it is."""
-        present = [self._params(trial) for trial in self._study.get_trials(deepcopy=False)]
-        for point in sweep.points:
-            if dict(point) not in present:
-                self._study.enqueue_trial(dict(point))
+        """Make the ledger that of `sweep`: its points that are lacking wait, and complete trials that have
+        fewer epochs than it asks for run on. Doing it again changes nothing."""
         self._study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
         self._study.set_user_attr("fingerprint", sweep.fingerprint())
         self.sweep = sweep
+        records = self.trials()
+        present = [record.params for record in records]
+        for point in sweep.points:
+            if dict(point) not in present:
+                self._study.enqueue_trial(dict(point))
+        self._reopen([record.number for record in records if self._is_short(record)])
+
+    def _is_short(self, record: TrialRecord) -> bool:
+        """Whether a complete trial has epochs left. One that lost patience has none: it would lose it again."""
+        if record.state != "complete" or "stopped_early" in record.notes:
+            return False
+        return record.epochs < self.sweep.trial_config(record.params)[0].epochs
+
+    def _reopen(self, numbers: list[int]) -> None:
+        """Make complete trials running ones, under their numbers.
+
+        Optuna has no way back from COMPLETE, and a second trial in place of the first would be counted by its
+        samplers and pruners as another one. So the rows are changed: the state, and what was told at the end.
+        The reports stay, and the trial goes on from them as after an interruption.
+        """
+        if not numbers:
+            return
+        trials = self._study.get_trials(deepcopy=False)
+        connection = self._storage.engine.raw_connection()
+        try:
+            for number in numbers:
+                for statement in _REOPEN:
+                    connection.cursor().execute(statement, {"id": trials[number]._trial_id})
+            connection.commit()
+        finally:
+            connection.close()
+        # Optuna keeps ended trials in memory, for good.
+        self._study = optuna.load_study(
+            study_name=self._study.study_name, storage=self._storage, pruner=self._study.pruner
+        )
 
     def attribute(self, name: str) -> Any:
         """Something noted of the whole sweep, or None."""

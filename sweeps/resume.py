@@ -55,22 +55,28 @@ def _is_finished(folder: Folder) -> bool:
 
 
 def _changed(sweep: Sweep, asked: Mapping[str, Any], lrs: list[float] | None) -> Sweep:
-    """The definition with more learning rates, where asked for. Any other change would make old and new
-    trials incomparable: ValueError lists what differs."""
+    """The definition with more learning rates and more epochs, where asked for. Any other change would make old
+    and new trials incomparable: ValueError lists what differs."""
     differences: list[str] = []
-    stored = {"task": sweep.task, "name": sweep.name, "epochs": sweep.train.epochs, "seed": sweep.train.seed}
+    train, task_settings = split_params(asked["set"])
+    if "epochs" in asked:
+        if "epochs" in train:
+            raise ValueError(f"--epochs {asked['epochs']} and --set epochs={train['epochs']} say it twice; keep one")
+        train["epochs"] = number_of(asked, "epochs", int)
+    stored = {"task": sweep.task, "name": sweep.name, "seed": sweep.train.seed}
     for flag, old in stored.items():
         if flag in asked:
-            new = number_of(asked, flag, int) if flag in ("epochs", "seed") else str(asked[flag])
+            new = number_of(asked, flag, int) if flag == "seed" else str(asked[flag])
             new = absolute_spec(new) if flag == "task" else new
             if new != old:
                 differences.append(f"{flag}: {old} -> {new}")
-    train, task_settings = split_params(asked["set"])
     config = TrainConfig.from_dict({**sweep.train.to_dict(), **train})
+    if config.epochs < sweep.train.epochs:
+        differences.append(f"epochs: {sweep.train.epochs} -> {config.epochs} (a resume can only add)")
     differences += [
         f"{name}: {old} -> {config.to_dict()[name]}"
         for name, old in sweep.train.to_dict().items()
-        if config.to_dict()[name] != old
+        if config.to_dict()[name] != old and name != "epochs"
     ]
     differences += [
         f"task.{name}: {sweep.task_settings.get(name, 'default')} -> {value}"
@@ -89,7 +95,7 @@ def _changed(sweep: Sweep, asked: Mapping[str, Any], lrs: list[float] | None) ->
             f"--resume {sweep.name} cannot change what its finished trials were trained with: "
             f"{'; '.join(differences)}; leave these out, or start a new sweep with --name"
         )
-    return dataclasses.replace(sweep, points=points)
+    return dataclasses.replace(sweep, points=points, train=config)
 
 
 def resume_command(folder: Folder, question: str = "lr_scan") -> str:

@@ -80,7 +80,8 @@ def test_bad_input(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("--epochs 2", "epochs: 1 -> 2"),
+        ("--epochs 1", "epochs: 2 -> 1 (a resume can only add)"),
+        ("--set epochs=1", "epochs: 2 -> 1 (a resume can only add)"),
         ("--seed 1", "seed: 0 -> 1"),
         ("--set batch_size=64", "batch_size: 32 -> 64"),
         ("--set task.width=8", "task.width: default -> 8"),
@@ -97,7 +98,11 @@ def test_a_resume_cannot_change_what_was_trained(
     from trainable.config import TrainConfig
 
     sweep = Sweep(
-        name="old", question="lr_scan", task="digits", train=TrainConfig(threads=1), points=({"lr": 3e-3}, {"lr": 1e-3})
+        name="old",
+        question="lr_scan",
+        task="digits",
+        train=TrainConfig(threads=1, epochs=2),
+        points=({"lr": 3e-3}, {"lr": 1e-3}),
     )
     (launch_folder / "results/old").mkdir(parents=True)
     Ledger.create(launch_folder / "results/old/ledger.db", sweep, {"tracking_uri": "sqlite:///x.db", "sweep_id": "x"})
