@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from cluster.reaper import reaping, unmarked
 
 OBJECT_STORE_BYTES = 256 * 2**20  # trials exchange reports of a few KB; data travels by path
 
@@ -60,28 +63,44 @@ def connected(address: str | None) -> Iterator[Capacity]:
     if ray.is_initialized():
         yield _capacity()
         return
-    if address is None:
-        ray.init(
-            address="local",
-            num_cpus=_num_cpus(),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    else:
-        _check_answers(address)
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ValueError(
-                f"no Ray cluster answers at address {address!r} ({error}); "
-                "start one with `ray start --head`, or leave --address out to use this machine"
-            ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        if address is None:
+            stack.enter_context(reaping())
+            with _deaf_to_early_notice():
+                ray.init(
+                    address="local",
+                    num_cpus=_num_cpus(),
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+            unmarked()
+        else:
+            _check_answers(address)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise ValueError(
+                    f"no Ray cluster answers at address {address!r} ({error}); "
+                    "start one with `ray start --head`, or leave --address out to use this machine"
+                ) from error
+        stack.callback(ray.shutdown)
         yield _capacity()
+
+
+@contextlib.contextmanager
+def _deaf_to_early_notice() -> Iterator[None]:
+    """What is started inside does not hear SIGUSR1: Slurm sends it to every process of a job step, and it is the
+    driver's to answer; the others would die of it."""
+    if not hasattr(signal, "SIGUSR1"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        yield
     finally:
-        ray.shutdown()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _check_answers(address: str) -> None:

@@ -25,12 +25,14 @@ from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement, Wish, place
 from sweeps.progress import Progress
 from sweeps.report import SweepResult, plot_losses
+from sweeps.signals import Interruption
 from sweeps.store import Folder
 from sweeps.sweep import Sweep, describe
 from sweeps.tracking import Tracker, import_client
 from trainable.files import write_text
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
+INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
@@ -91,9 +93,11 @@ def conduct(
     threading.Thread(target=_import_ahead, daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
+        interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True)))
         # Ray prints what happens to its workers on stdout, which belongs to the answer.
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         capacity = stack.enter_context(connected(address))
+        interruption.claim()  # Ray has its own handler of SIGTERM
         phases.end("ray_start_s")
         placement = place(wish, capacity, len(sweep.points), sweep.train)
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -101,7 +105,7 @@ def conduct(
         ledger = _open(folder, sweep, tracking_uri)
         stack.callback(ledger.close)
         phases.end("ledger_s")
-        outcome = _run(folder, ledger, placement, judge, console, phases)
+        outcome = _run(folder, ledger, placement, judge, console, phases, interruption)
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
     return outcome
@@ -117,9 +121,15 @@ def _open(folder: Folder, sweep: Sweep, tracking_uri: str) -> Ledger:
 
 
 def _run(
-    folder: Folder, ledger: Ledger, placement: Placement, judge: Judge, console: Console, phases: Phases
+    folder: Folder,
+    ledger: Ledger,
+    placement: Placement,
+    judge: Judge,
+    console: Console,
+    phases: Phases,
+    interruption: Interruption,
 ) -> Outcome:
-    from sweeps.run import Interruption, run_trials  # here: it brings Ray Tune, which is imported meanwhile
+    from sweeps.run import run_trials  # here: it brings Ray Tune, which is imported meanwhile
 
     history = History(folder.history)
     tracker = Tracker(
@@ -134,24 +144,19 @@ def _run(
     tracker.start()
     for record in ledger.trials():
         tracker.update(record)  # also what an earlier driver could not send
-    status, wait_s = "failed", TRACKING_WAIT_S
-    with Interruption(folder.stop_file) as interruption:
-        try:
-            with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
-                run_trials(
-                    folder, ledger, history, placement, [tracker, progress, _RunIds(ledger, tracker)], interruption
-                )
-            status = "finished" if interruption.signal is None else "interrupted"
-        except KeyboardInterrupt:  # the second signal: leave now
-            status, wait_s = "interrupted", 0.0
-        finally:
-            phases.end("trials_s")
-            if status == "finished" and all(record.state == "failed" for record in ledger.trials()):
-                status = "failed"
-            remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
-            result, judgement, missing = _answer(folder, ledger, history, tracker, judge, status, wait_s)
-            remarks += [missing] if missing else []
-            phases.end("answer_s")
+    status = "failed"
+    try:
+        with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
+            run_trials(folder, ledger, history, placement, [tracker, progress, _RunIds(ledger, tracker)], interruption)
+        states = {record.state for record in ledger.trials()}
+        status = "interrupted" if states & {"running", "waiting"} else "failed" if states == {"failed"} else "finished"
+    finally:
+        phases.end("trials_s")
+        remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
+        wait_s = TRACKING_WAIT_S if interruption.signal is None else INTERRUPTED_WAIT_S
+        result, judgement, missing = _answer(folder, ledger, history, tracker, judge, status, wait_s)
+        remarks += [missing] if missing else []
+        phases.end("answer_s")
     return Outcome(result, judgement, folder, _exit_code(result, interruption.exit_code), remarks)
 
 
@@ -211,7 +216,7 @@ class _RunIds:
 
 def _exit_code(result: SweepResult, interrupted: int | None) -> int:
     """0: answered. 1: a trial failed, or no trial gave an answer. 128 + signal: interrupted."""
-    if interrupted is not None and result.status == "interrupted":
+    if interrupted is not None:
         return interrupted
     return 0 if result.best is not None and result.num_failed() == 0 else 1
 

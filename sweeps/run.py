@@ -9,12 +9,10 @@ import json
 import logging
 import os
 import re
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 # Tune reads these while it runs; the workers inherit them.
@@ -22,7 +20,7 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # no CSV, JSON
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # signals are ours: they checkpoint first
 os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1000000")  # its snapshots are never read
 os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")  # a failure stands in the answer and in MLflow
-os.environ.setdefault("TUNE_FORCE_TRIAL_CLEANUP_S", "5")  # a step that hangs does not keep the driver
+os.environ.setdefault("TUNE_FORCE_TRIAL_CLEANUP_S", "1")  # a step that hangs does not keep the driver
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # a relative path in a task means what it says
 
@@ -33,6 +31,7 @@ from ray.tune.search import Searcher
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement
+from sweeps.signals import Interruption
 from sweeps.store import Folder, attempt_folder
 from trainable.crashpoint import crash_point
 from trainable.trial import Trial
@@ -44,45 +43,13 @@ LOST_WORKER = re.compile(
     re.IGNORECASE,
 )
 PROCESS_COSTS_S = 5.0  # of CPU time, to start a process that can train
-GRACE_S = 8.0  # how long running trials have, after a signal, to save at their current step
+GRACE_S = 5.0  # how long running trials have, after a signal, to save at their current step
 
 
 class Watcher(Protocol):
     """Whoever is told how trials stand: MLflow, the live table. Must not block and not raise."""
 
     def update(self, record: TrialRecord) -> None: ...
-
-
-@dataclass
-class Interruption:
-    """SIGINT or SIGTERM: the first asks all trials to save and stop, the second leaves at once."""
-
-    stop_file: Path
-    signal: int | None = None
-    at: float = 0.0
-    _before: dict[int, Any] = field(default_factory=dict)
-
-    def __enter__(self) -> Interruption:
-        self.stop_file.unlink(missing_ok=True)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self.stop_file.unlink(missing_ok=True)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
-            raise KeyboardInterrupt
-        self.signal, self.at = number, time.monotonic()
-        self.stop_file.touch()
-
-    @property
-    def exit_code(self) -> int | None:
-        """128 plus the signal, as shells have it."""
-        return None if self.signal is None else 128 + self.signal
 
 
 def run_trials(
@@ -102,6 +69,7 @@ def run_trials(
     waiting = [record.number for state in ("running", "waiting") for record in trials if record.state == state]
     if not waiting:
         return
+    interruption.trials_run(folder.stop_file)
 
     def tell(number: int) -> None:
         record = ledger.trial(number)
@@ -113,7 +81,7 @@ def run_trials(
     tuner = tune.Tuner(
         tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, ledger, work, tell),
+            search_alg=_Asker(folder, ledger, work, interruption, tell),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
             reuse_actors=True,
@@ -123,7 +91,7 @@ def run_trials(
             name=folder.trials.name,
             storage_path=str(folder.path),
             stop=keeper,
-            callbacks=[_Observer(ledger, work, keeper, tell)],
+            callbacks=[_Observer(ledger, work, keeper, interruption, tell)],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the trial asks for each itself
             verbose=0,
         ),
@@ -176,15 +144,18 @@ class _StaysHere:
 class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
     """Tune asks for the next trial: it is the next unfinished one of the ledger."""
 
-    def __init__(self, folder: Folder, ledger: Ledger, work: _Work, tell: Callable[[int], None]) -> None:
+    def __init__(
+        self, folder: Folder, ledger: Ledger, work: _Work, interruption: Interruption, tell: Callable[[int], None]
+    ) -> None:
         super().__init__(metric="training_iteration", mode="max")  # Tune wants some; the ledger has its own
         self._folder = folder
         self._ledger = ledger
         self._work = work
+        self._interruption = interruption
         self._tell = tell
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self._work.hold_back():
+        if self._interruption.signal is not None or self._work.hold_back():
             return None
         if not self._work.waiting:
             # A trial that still runs may lose its worker and be run again.
@@ -259,14 +230,23 @@ class _RecordKeeper(_StaysHere, Stopper):  # type: ignore[misc]
 class _Observer(_StaysHere, Callback):  # type: ignore[misc]
     """Told by Tune when a trial ends or fails."""
 
-    def __init__(self, ledger: Ledger, work: _Work, keeper: _RecordKeeper, tell: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        work: _Work,
+        keeper: _RecordKeeper,
+        interruption: Interruption,
+        tell: Callable[[int], None],
+    ) -> None:
         self._ledger = ledger
         self._work = work
         self._keeper = keeper
+        self._interruption = interruption
         self._tell = tell
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._keeper.running = trials
+        self._interruption.claim()  # Tune has its own handler of SIGUSR1
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._work.training_since = time.monotonic()

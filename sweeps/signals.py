@@ -1,0 +1,117 @@
+"""SIGINT, SIGTERM and Slurm's SIGUSR1: the first asks all trials to save at their current step, the second leaves.
+
+Knows nothing of trials. Libraries install handlers of their own and a main thread may be deep in one of them, so
+all is done by a thread that Python tells of every signal, whoever handles it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+LEAVE_S = 9.0  # after the first signal the driver is gone, whatever hangs
+SAME_S = 0.3  # `timeout` and some shells send one signal twice
+SHOW_CURSOR = b"\x1b[?25h"  # a live table hides it
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Interruption:
+    """Which signal has come. As a context: signals are ours inside.
+
+    Until `trials_run` is called a signal ends the process at once: there is nothing to save.
+    """
+
+    def __init__(self, say: Callable[[str], None] = _to_stderr) -> None:
+        self.signal: int | None = None
+        self.at = 0.0
+        self.say = say
+        self._stop_file: Path | None = None
+        self._before: dict[int, Any] = {}
+        self._deadline: threading.Timer | None = None
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # signals are another's business
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._thread.start()
+        self.claim()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._stop_file is not None:
+            self._stop_file.unlink(missing_ok=True)
+        if not self._before:
+            return
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.write(self._writing, b"\0")
+        self._thread.join()
+        os.close(self._reading)
+        os.close(self._writing)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def claim(self) -> None:
+        """Take the signals back from whatever library has installed its own handlers meanwhile."""
+        if self._before:
+            for number in SIGNALS:
+                signal.signal(number, _told_elsewhere)
+
+    def trials_run(self, stop_file: Path) -> None:
+        """From now on the first signal creates `stop_file`, at which trials save and stop."""
+        stop_file.unlink(missing_ok=True)
+        self._stop_file = stop_file
+
+    @property
+    def exit_code(self) -> int | None:
+        """128 plus the signal, as shells have it."""
+        return None if self.signal is None else 128 + self.signal
+
+    def _listen(self) -> None:
+        while True:
+            for number in os.read(self._reading, 16):
+                if number == 0:
+                    return
+                if number in SIGNALS:
+                    self._receive(number)
+
+    def _receive(self, number: int) -> None:
+        now = time.monotonic()
+        if self.signal is None:
+            self.signal, self.at = number, now
+            if self._stop_file is None:
+                self._leave("interrupted before any trial ran")
+            self._stop_file.touch()
+            self._deadline = threading.Timer(LEAVE_S, self._leave, ["interrupted; something did not stop in time"])
+            self._deadline.daemon = True
+            self._deadline.start()
+            self.say("interrupted: trials save at their current step and stop; once more to leave at once")
+        elif now - self.at > SAME_S:
+            self._leave("interrupted twice; trials go on from their last checkpoint")
+
+    def _leave(self, why: str) -> NoReturn:
+        """End this process now. The ledger is whole at every moment, and what Ray leaves is reaped."""
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{why}\n".encode())
+        if os.isatty(2):
+            os.write(2, SHOW_CURSOR)
+        os._exit(self.exit_code or 1)
+
+
+def _told_elsewhere(number: int, frame: FrameType | None) -> None:
+    """Python wakes the listening thread by itself; this is here so that nothing else happens."""
