@@ -73,7 +73,7 @@ def _measure(run: Training, batch: Batch) -> list[tuple[dict[str, Tensor], Any]]
 
 def _sums(run: Training, batch: Batch) -> tuple[dict[str, Tensor], Any]:
     with run.autocast():
-        outputs = run.task.predict(run.state.evaluated, batch)
+        outputs = run.task.predict(run.state.called_in_evaluation, batch)
         found = {"loss": run.task.loss(outputs, batch), **run.task.metrics(outputs, batch)}
     # mps has no float64
     wide = torch.float32 if run.numerics.device.type == "mps" else torch.float64

@@ -12,8 +12,9 @@ import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -80,12 +81,14 @@ class TrainState:
         self.best = Best()
         self.interval = Interval()
         self.micro_batch: int | None = config.micro_batch  # made smaller by a rescue from out-of-memory
+        # What is called. The compiled wrapper shares the model's tensors, and the model's own state dict, whose keys
+        # stay raw, is what is saved. (Module.compile, which needs no wrapper, compiles nothing up to torch 2.13.)
+        self.called: nn.Module = self.model
         self.compiled = config.compile
         if config.compile:
-            # In place, so that the keys of the state dict stay raw. After the optimizer: it holds the same tensors.
             # One kernel per shape: a kernel for all shapes may round otherwise, and which of the two a step gets
             # would depend on the shapes this process met before, and so on where the run was interrupted.
-            self.model.compile(dynamic=False)
+            self.called = cast(nn.Module, torch.compile(self.model, dynamic=False))
 
     def zero_grad(self) -> None:
         """What the optimizer's zero_grad(set_to_none=True) does; that one also opens a profiler's bracket."""
@@ -95,7 +98,7 @@ class TrainState:
     def drop_compiled(self) -> None:
         """Go on in eager mode."""
         self.compiled = False
-        self.model._compiled_call_impl = None
+        self.called = self.model
 
     def renew_scaler(self) -> None:
         """The scaler as it stood after the last update: a failed try leaves it in the middle of one."""
@@ -113,6 +116,11 @@ class TrainState:
     def evaluated(self) -> nn.Module:
         """The model that evaluation looks at: the average of weights, where one is kept."""
         return self.model if self.average is None else self.average.model
+
+    @property
+    def called_in_evaluation(self) -> nn.Module:
+        """The same, compiled where it is."""
+        return self.called if self.average is None else self.average.model
 
     def parts(self) -> dict[str, Part]:
         """Everything that an exact continuation needs. Values are tensors and plain values only."""

@@ -105,7 +105,7 @@ def _attempt(run: Training, batch: Batch, lr: float) -> None:
 
 def _forward_backward(run: Training, batch: Batch, divisor: Any) -> Tensor:
     with run.autocast():
-        outputs = run.task.predict(run.state.model, batch)
+        outputs = run.task.predict(run.state.called, batch)
         loss: Tensor = run.task.loss(outputs, batch) / divisor
     if loss.requires_grad:  # not so when everything the batch touches is frozen
         run.state.scaler.scale(loss).backward()
