@@ -30,6 +30,7 @@ POINTS = (
 )
 ACTIONS = ("kill", "term", "raise", "enospc", "torn", "sleep", "nan")
 SLEEP_S = 3600.0
+TORN_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ _PASSED: dict[str, int] = {}
 
 
 def crash_point(name: str, file: Path | None = None, poison: Iterable[Any] = ()) -> None:
-    """Fail here, if the environment says so. file: what `torn` cuts in half; poison: tensors that `nan` fills."""
+    """Fail here, if the environment says so. file: what `torn` cuts the end off; poison: tensors that `nan` fills."""
     if not _PLANS:
         return
     if all(plan.point != name for plan in _PLANS):
@@ -105,7 +106,8 @@ def _act(plan: Plan, file: Path | None, poison: Iterable[Any]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     else:
         if plan.action == "torn" and file is not None:
-            os.truncate(file, file.stat().st_size // 2)
+            size = file.stat().st_size
+            os.truncate(file, max(size // 2, size - TORN_BYTES))
         _kill()
 
 

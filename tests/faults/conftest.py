@@ -15,15 +15,16 @@ from tests.faults.helper import Facts, arguments, facts, folder_in, log_of, run
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     """One at a time; that two at a time change nothing is seen wherever such a sweep is compared with it."""
     place = tmp_path_factory.mktemp("unbroken")
-    assert run(place, *arguments(1, sleep_s=0)) == 0, log_of(place)
+    assert run(place, *arguments(place, 1, sleep_s=0)) == 0, log_of(place)
     return facts(folder_in(place))
 
 
 @pytest.fixture(scope="session")
 def half_done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep whose driver was killed: three trials are complete, of the fourth there are two checkpoints."""
+    """A sweep whose driver was killed: three trials are complete, the fourth has two checkpoints, two reports in the
+    ledger and a third in its history."""
     place = tmp_path_factory.mktemp("half-done")
-    assert run(place, *arguments(1, sleep_s=0), crash="ledger-after-commit:12:kill") == -9, log_of(place)
+    assert run(place, *arguments(place, 1, sleep_s=0), crash="report:12:kill") == -9, log_of(place)
     return place
 
 

@@ -26,11 +26,11 @@ STEPS = NUM_TRIALS * EPOCHS * STEPS_PER_EPOCH
 KEPT_OF_A_REPORT = ("report", "epoch", "step", "total_steps", "first_step", "metrics", "curves")
 
 
-def arguments(at_once: int, sleep_s: float = 0.005) -> tuple[str, ...]:
+def arguments(place: Path, at_once: int, sleep_s: float = 0.005) -> tuple[str, ...]:
     """The sweep, with a step log; how slow it is and how many run at a time changes nothing of its answer."""
     return (
         *("--name", NAME, "--task", MOODY, "--lrs", *LRS, "--epochs", str(EPOCHS)),
-        *("--set", f"task.sleep_s={sleep_s}", "--set", "task.step_log=steps.log"),
+        *("--set", f"task.sleep_s={sleep_s}", "--set", f"task.step_log={place / 'steps.log'}"),
         *placed(at_once),
     )
 

@@ -26,10 +26,10 @@ IN_WORKER = {"trial-start": 4, "step": 450, "checkpoint-before-manifest": 11, "c
 
 
 def test_three_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
-    """The driver between the asking and the parameters, a worker with its checkpoint's state cut in half, the driver
+    """The driver between the asking and the parameters, a worker with its checkpoint's state cut off, the driver
     between a report's value and its counting."""
     crash = "ask:3:kill,checkpoint-before-manifest:8:torn,ledger-before-commit:14:kill"
-    assert run(tmp_path, *arguments(1), crash=crash) == -signal.SIGKILL
+    assert run(tmp_path, *arguments(tmp_path, 1), crash=crash) == -signal.SIGKILL
     assert [record.state for record in ledger_of(folder_in(tmp_path))][:3] == ["complete", "complete", "running"]
     assert run(tmp_path, *resumed(1), crash=crash) == -signal.SIGKILL
     assert run(tmp_path, *resumed(1), crash=crash) == 0, log_of(tmp_path)
@@ -42,7 +42,7 @@ def test_three_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
 @pytest.mark.parametrize("point", IN_DRIVER)
 def test_driver(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     crash = f"{point}:{IN_DRIVER[point]}:kill"
-    assert run(tmp_path, *arguments(at_once), crash=crash) == -signal.SIGKILL, log_of(tmp_path)
+    assert run(tmp_path, *arguments(tmp_path, at_once), crash=crash) == -signal.SIGKILL, log_of(tmp_path)
     assert run(tmp_path, *resumed(at_once), crash=crash) == 0, log_of(tmp_path)
     assert_equal_to_unbroken(tmp_path, unbroken, redone=at_once * STEPS_PER_EPOCH)
     assert_all_points_are_shown(tmp_path)
@@ -52,7 +52,7 @@ def test_driver(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> No
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("point", IN_WORKER)
 def test_worker(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> None:
-    assert run(tmp_path, *arguments(at_once), crash=f"{point}:{IN_WORKER[point]}:kill") == 0, log_of(tmp_path)
+    assert run(tmp_path, *arguments(tmp_path, at_once), crash=f"{point}:{IN_WORKER[point]}:kill") == 0, log_of(tmp_path)
     attempts = sorted(record.attempts for record in ledger_of(folder_in(tmp_path)))
     assert attempts == [1, 1, 1, 1, 1, 2]
     assert_equal_to_unbroken(tmp_path, unbroken, redone=STEPS_PER_EPOCH)

@@ -51,7 +51,7 @@ def go_through(place: Path, unbroken: Facts, at_once: int, num_kills: int, draw:
     """One sweep, killed up to so many times and then left to finish; how often it really was killed."""
     folder, kills = folder_in(place), 0
     before = finished_trials(folder)
-    command = arguments(at_once)
+    command = arguments(place, at_once)
     while kills < num_kills:
         if not kill_at_random(place, command, draw):
             break  # it was finished before
@@ -60,7 +60,7 @@ def go_through(place: Path, unbroken: Facts, at_once: int, num_kills: int, draw:
         assert before.items() <= now.items(), "a finished trial was touched"
         before = now
         # A driver that was killed before it had a ledger left nothing to resume; its name is free.
-        command = resumed(at_once) if (folder / "ledger.db").exists() else arguments(at_once)
+        command = resumed(at_once) if (folder / "ledger.db").exists() else arguments(place, at_once)
     else:
         assert run(place, *command) == 0, log_of(place)
     assert before.items() <= finished_trials(folder).items(), "a finished trial was trained again"

@@ -1,0 +1,73 @@
+"""A clock that is set back and forth decides nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.helper import (
+    STEPS_PER_EPOCH,
+    Facts,
+    arguments,
+    assert_all_points_are_shown,
+    assert_equal_to_unbroken,
+    folder_in,
+    log_of,
+    resumed,
+    run,
+)
+from tests.helpers.drivers import ROOT
+
+# Who may read the clock of the wall, and what for: to say when, never to decide.
+SAYS_WHEN = {
+    "sweeps/run.py": "the time of a report, for MLflow's axis",
+    "sweeps/lr_scan.py": "the default name, and when the command began",
+    "sweeps/conduct.py": "how long its phases took",
+    "trainable/single/folder.py": "the default name",
+}
+YEAR_S = 365 * 86400
+JUMPING = f"""
+import itertools, sys, time
+if any(word in " ".join(sys.orig_argv) for word in ("sweeps.lr_scan", "default_worker")):
+    real, calls = time.time, itertools.count()
+    def jumping():
+        caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")
+        if caller[0] not in ("sweeps", "trainable", "mlflow", "optuna", "__main__") and caller[2][:4] != "tune":
+            return real()  # Ray's own start-up waits by it
+        return real() + (0, {YEAR_S}, -{YEAR_S}, 3600, -7200)[next(calls) % 5]
+    time.time = jumping
+"""
+
+
+def test_only_these_read_it() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("sweeps", "trainable", "cluster")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("time.time", "time.time_ns", "time.strftime", "datetime.now", "datetime.datetime.now")
+    }
+    assert found <= set(SAYS_WHEN)
+
+
+@pytest.mark.slow
+def test_it_jumps_by_years(tmp_path: Path, unbroken: Facts) -> None:
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock/sitecustomize.py").write_text(JUMPING)
+    path = {"PYTHONPATH": f"{tmp_path / 'clock'}:{ROOT}"}
+    crash = "report:10:kill"
+    assert run(tmp_path, *arguments(tmp_path, 1), crash=crash, **path) == -signal.SIGKILL, log_of(tmp_path)
+    assert run(tmp_path, *resumed(1), crash=crash, **path) == 0, log_of(tmp_path)
+    times = [
+        json.loads(line)["time_ms"] / 1000
+        for file in (folder_in(tmp_path) / "history").iterdir()
+        for line in file.read_text().splitlines()
+    ]
+    assert max(times) - min(times) > YEAR_S
+    assert_equal_to_unbroken(tmp_path, unbroken, redone=STEPS_PER_EPOCH)
+    assert_all_points_are_shown(tmp_path)
