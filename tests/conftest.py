@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# A loaded machine is slow, not wrong.
+hypothesis.settings.register_profile(
+    "steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("steady")
 
 # A user's settings must not reach the tests, nor the tests a user's store.
 for name in [key for key in os.environ if key.startswith(("MLFLOW_", "OMP_NUM_THREADS"))]:
