@@ -20,6 +20,7 @@ from importlib import import_module, metadata
 from rich.console import Console
 
 from cluster.connect import connected, this_machine
+from sweeps.failures import Failure
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement, Wish, place
@@ -82,9 +83,12 @@ def conduct(
     judge: Judge,
     console: Console,
     began: float,
+    retries: int = 0,
+    retry_failed: bool = False,
 ) -> Outcome:
     """Run what is not finished of a sweep, and answer. A folder without a ledger is a new sweep.
 
+    retries: how often a trial whose own code raises is tried again; retry_failed: also trials that failed before.
     Raises ValueError for what cannot be done, before anything is written.
     """
     phases = Phases(began)
@@ -104,8 +108,10 @@ def conduct(
         stack.enter_context(folder.owned())
         ledger = _open(folder, sweep, tracking_uri)
         stack.callback(ledger.close)
+        if retry_failed:
+            ledger.retry_failed()
         phases.end("ledger_s")
-        outcome = _run(folder, ledger, placement, judge, console, phases, interruption)
+        outcome = _run(folder, ledger, placement, judge, console, phases, interruption, retries)
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
     return outcome
@@ -128,8 +134,9 @@ def _run(
     console: Console,
     phases: Phases,
     interruption: Interruption,
+    retries: int,
 ) -> Outcome:
-    from sweeps.run import run_trials  # here: it brings Ray Tune, which is imported meanwhile
+    from sweeps.run import Watcher, run_trials  # here: it brings Ray Tune, which is imported meanwhile
 
     history = History(folder.history)
     tracker = Tracker(
@@ -144,15 +151,18 @@ def _run(
     tracker.start()
     for record in ledger.trials():
         tracker.update(record)  # also what an earlier driver could not send
-    status = "failed"
+    status, alike = "failed", None
     try:
         with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
-            run_trials(folder, ledger, history, placement, [tracker, progress, _RunIds(ledger, tracker)], interruption)
+            watchers: list[Watcher] = [tracker, progress, _RunIds(ledger, tracker)]
+            alike = run_trials(folder, ledger, history, placement, watchers, interruption, retries=retries)
         states = {record.state for record in ledger.trials()}
-        status = "interrupted" if states & {"running", "waiting"} else "failed" if states == {"failed"} else "finished"
+        if alike is None and states != {"failed"}:
+            status = "interrupted" if states & {"running", "waiting"} else "finished"
     finally:
         phases.end("trials_s")
         remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
+        remarks += _on_failures(ledger.trials(), alike, folder.name)
         wait_s = TRACKING_WAIT_S if interruption.signal is None else INTERRUPTED_WAIT_S
         result, judgement, missing = _answer(folder, ledger, history, tracker, judge, status, wait_s)
         remarks += [missing] if missing else []
@@ -168,7 +178,7 @@ def _answer(
     write_text(folder.result, result.to_json())
     curves = {describe(record.params): history.curve(record.number, "loss") for record in judgement.trials}
     plot_losses(curves, folder.plot, f"{ledger.sweep.name}: training loss")
-    tracker.flush(wait_s, interrupted=status == "interrupted")
+    tracker.flush(wait_s, interrupted=status != "finished")
     _RunIds(ledger, tracker).note()
     result, judgement = _judge(ledger, history, judge, status)
     write_text(folder.result, result.to_json())
@@ -212,6 +222,18 @@ class _RunIds:
             self._ledger.note("mlflow_runs", {str(number): run for number, run in found.items()})
         if self._tracker.parent_run_id and not self._ledger.attribute("mlflow_run_id"):
             self._ledger.note("mlflow_run_id", self._tracker.parent_run_id)
+
+
+def _on_failures(trials: Sequence[TrialRecord], alike: Failure | None, name: str) -> list[str]:
+    failed = sum(record.state == "failed" for record in trials)
+    if alike is not None:
+        return [
+            f"the first trials all failed alike ({alike}), so no others were begun; "
+            f"once that is mended, go on with --resume {name} --retry-failed"
+        ]
+    if failed:
+        return [f"{failed} failed trial(s) are left out by a resume; include them with --resume {name} --retry-failed"]
+    return []
 
 
 def _exit_code(result: SweepResult, interrupted: int | None) -> int:

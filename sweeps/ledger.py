@@ -35,7 +35,7 @@ _OPTUNA_STATES = {
     "failed": TrialState.FAIL,
 }
 _REOPEN = (
-    "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE trial_id = :id AND state = 'COMPLETE'",
+    "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE trial_id = :id",
     "DELETE FROM trial_values WHERE trial_id = :id",
     "DELETE FROM trial_user_attributes WHERE trial_id = :id AND \"key\" IN ('state', 'reason', 'weights_sha256')",
 )
@@ -55,9 +55,11 @@ class TrialRecord:
     metrics: dict[str, float]
     samples_per_s: float | None
     notes: dict[str, str]
-    reason: str | None
+    reason: str | None  # of its end
     mlflow_run_id: str | None
     weights_sha256: str | None
+    failures: tuple[Mapping[str, Any], ...] = ()
+    """Every attempt that failed: `attempt`, `kind`, `line`; `forgiven` where it was run again on request."""
 
 
 class Ledger:
@@ -119,10 +121,26 @@ class Ledger:
             return False
         return record.epochs < self.sweep.trial_config(record.params)[0].epochs
 
-    def _reopen(self, numbers: list[int]) -> None:
-        """Make complete trials running ones, under their numbers.
+    def retry_failed(self) -> None:
+        """Make failed trials running ones, which go on from their last checkpoint; what they did is forgiven."""
+        failed = [record for record in self.trials() if record.state == "failed"]
+        self._reopen([record.number for record in failed])
+        for record in failed:
+            forgiven = [{**failure, "forgiven": True} for failure in record.failures]
+            self._live(record.number).set_user_attr("failures", forgiven)
 
-        Optuna has no way back from COMPLETE, and a second trial in place of the first would be counted by its
+    def note_failure(self, number: int, kind: str, line: str) -> list[dict[str, Any]]:
+        """Write down that an attempt of a trial failed; all its failures."""
+        record = self.trial(number)
+        failures = [*map(dict, record.failures), {"attempt": record.attempts, "kind": kind, "line": line}]
+        trial_id = self._study.get_trials(deepcopy=False)[number]._trial_id
+        self._storage.set_trial_user_attr(trial_id, "failures", failures)
+        return failures
+
+    def _reopen(self, numbers: list[int]) -> None:
+        """Make ended trials running ones, under their numbers.
+
+        Optuna has no way back from COMPLETE or FAIL, and a second trial in place of the first would be counted by its
         samplers and pruners as another one. So the rows are changed: the state, and what was told at the end.
         The reports stay, and the trial goes on from them as after an interruption.
         """
@@ -202,6 +220,7 @@ class Ledger:
         value = record.metrics.get(metric) if state == "complete" else None
         if state == "complete" and value is None:
             state, reason = "failed", f"it never reported {metric!r}; it reported: {sorted(record.metrics)}"
+            self.note_failure(number, "exception", f"trial {number}: {reason}")
         elif value is not None and not math.isfinite(value):  # Optuna refuses NaN, and takes inf for a real value
             state, reason, value = "diverged", f"its {metric} became {value}", None
         trial = self._live(number)
@@ -236,11 +255,18 @@ class Ledger:
             epochs=last["epoch"],
             metrics=last["metrics"],
             samples_per_s=last["samples_per_s"],
-            notes=last["notes"],
+            notes={**last["notes"], **_failures_note(tuple(noted.get("failures", ())))},
             reason=noted.get("reason"),
             mlflow_run_id=runs.get(trial.number),
             weights_sha256=noted.get("weights_sha256"),
+            failures=tuple(noted.get("failures", ())),
         )
+
+
+def _failures_note(failures: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
+    """All failures of a trial as one note, which is a tag in MLflow."""
+    said = [f"attempt {failure['attempt']}: {failure['kind']}: {failure['line']}" for failure in failures]
+    return {"failures": "; ".join(said)} if said else {}
 
 
 def _storage_at(path: Path) -> RDBStorage:

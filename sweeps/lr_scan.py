@@ -33,6 +33,7 @@ from trainable.task import absolute_spec, load_task
 
 BEGAN = time.time()
 DEFAULT_LRS = (3e-3, 1e-3, 3e-4)  # the tutorial's three
+DEFAULT_RETRIES = 1
 MEASURE = "descent_speed"
 
 
@@ -47,6 +48,8 @@ def parser() -> Parser:
     add("--name", help="the sweep's name (default: lr_scan-<task>-<time>)")
     add("--results", metavar="DIR", help="where sweeps are kept (default: results)")
     add("--resume", nargs="?", const="", metavar="NAME", help="go on with a sweep; no name: the latest unfinished")
+    add("--retries", metavar="N", help="how often a trial whose own code raises is tried again (default: 1)")
+    add("--retry-failed", action="store_const", const=True, help="with --resume: run failed trials again too")
     add("--tracking-uri", metavar="URI", help="MLflow's store (default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)")
     add("--config", metavar="FILE.yaml", help="flags from a file; those on the command line win")
     add("--set", action="append", default=None, metavar="KEY=VALUE", help="any setting of the training, or task.FIELD")
@@ -89,6 +92,8 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
         cpus_per_trial=number_of(asked, "cpus_per_trial", float),
         gpus_per_trial=number_of(asked, "gpus_per_trial", float),
     )
+    if asked.get("retry_failed") and "resume" not in asked:
+        raise ValueError("--retry-failed is about a sweep that has run: use it with --resume NAME")
     if "resume" in asked:
         folder, sweep, uri = resumed(
             results, asked, "lr_scan", _learning_rates(asked["lrs"]) if "lrs" in asked else None
@@ -114,6 +119,8 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
         judge=judge,
         console=console,
         began=BEGAN,
+        retries=_retries(asked),
+        retry_failed=bool(asked.get("retry_failed")),
     )
 
 
@@ -146,6 +153,15 @@ def _new_sweep(asked: Mapping[str, Any], wish: Wish) -> Sweep:
         train=config,
         points=tuple({"lr": lr} for lr in lrs),
     )
+
+
+def _retries(asked: Mapping[str, Any]) -> int:
+    retries = number_of(asked, "retries", int)
+    if retries is None:
+        return DEFAULT_RETRIES
+    if retries < 0:
+        raise ValueError(f"--retries {retries} must be at least 0")
+    return int(retries)
 
 
 def _learning_rates(given: Any) -> list[float]:
@@ -201,7 +217,8 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
     console.print(ranking_table(ranked, unranked, MEASURE, f"{result.name} ({result.status})"))
     for trial in result.trials:
         if trial.state == "failed" and trial.reason:
-            console.print(f"trial {trial.number} failed: {trial.reason.strip().splitlines()[-1]}", markup=False)
+            kind = trial.failures[-1]["kind"] if trial.failures else "failed"
+            console.print(f"trial {trial.number} failed: {kind}: {trial.reason.strip().splitlines()[-1]}", markup=False)
     console.print(f"\n{result.verdict}\n", markup=False)
     for remark in outcome.remarks:
         console.print(remark, markup=False)

@@ -30,7 +30,8 @@ def resumed(
             names = ", ".join(found.name for found in present[:10]) or "none"
             raise ValueError(f"--resume {name}: there is no such sweep in {results}; there are: {names}")
     else:
-        unfinished = [found for found in present if not _is_finished(found)]
+        left = {"running", "waiting", "failed"} if asked.get("retry_failed") else {"running", "waiting"}
+        unfinished = [found for found in present if _has(found, left)]
         if not unfinished:
             raise ValueError(
                 f"--resume: there is no unfinished sweep in {results}; give a name to extend a finished one"
@@ -46,10 +47,11 @@ def resumed(
     return folder, _changed(sweep, asked, lrs), uri
 
 
-def _is_finished(folder: Folder) -> bool:
+def _has(folder: Folder, states: set[str]) -> bool:
+    """Whether a sweep has trials in one of these states."""
     ledger = Ledger(folder.ledger)
     try:
-        return all(record.state not in ("running", "waiting") for record in ledger.trials())
+        return any(record.state in states for record in ledger.trials())
     finally:
         ledger.close()
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,21 +26,16 @@ from ray import tune
 from ray.tune import Callback, Stopper
 from ray.tune.search import Searcher
 
+from sweeps.failures import Failure, classify, may_try_again
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement
 from sweeps.signals import Interruption
 from sweeps.store import Folder, attempt_folder
+from sweeps.work import Work
 from trainable.crashpoint import crash_point
 from trainable.trial import Trial
 
-MAX_LOSSES = 3  # how often a trial's worker may die before the trial counts as failed
-LOST_WORKER = re.compile(
-    r"The actor died unexpectedly|actor is (temporarily )?unavailable|node .{0,80}died|worker died|memory monitor|"
-    r"ActorDiedError|NodeDiedError|WorkerCrashedError",
-    re.IGNORECASE,
-)
-PROCESS_COSTS_S = 5.0  # of CPU time, to start a process that can train
 GRACE_S = 5.0  # how long running trials have, after a signal, to save at their current step
 
 
@@ -59,16 +52,19 @@ def run_trials(
     placement: Placement,
     watchers: list[Watcher],
     interruption: Interruption,
-) -> None:
+    *,
+    retries: int,
+) -> Failure | None:
     """Run all trials of the ledger that are not finished. Returns when they are, or after an interruption.
 
-    The caller has connected to Ray. A trial that fails is a record in the ledger, not an exception.
+    The caller has connected to Ray. A trial that fails is a record in the ledger, not an exception; it is tried
+    again `retries` times where its own code raised. When the first trials all fail in one way, that is returned.
     """
     trials = ledger.trials()
     # Interrupted ones first: theirs is the work that is already paid for.
     waiting = [record.number for state in ("running", "waiting") for record in trials if record.state == state]
     if not waiting:
-        return
+        return None
     interruption.trials_run(folder.stop_file)
 
     def tell(number: int) -> None:
@@ -76,7 +72,8 @@ def run_trials(
         for watcher in watchers:
             watcher.update(record)
 
-    work = _Work(waiting, alone=placement.first_alone)
+    ended_well = sum(record.state in ("complete", "pruned", "diverged") for record in trials)
+    work = Work(waiting, one_at_a_time=placement.first_alone, ended=[None] * ended_well)
     keeper = _RecordKeeper(ledger, history, interruption, tell)
     tuner = tune.Tuner(
         tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
@@ -91,44 +88,18 @@ def run_trials(
             name=folder.trials.name,
             storage_path=str(folder.path),
             stop=keeper,
-            callbacks=[_Observer(ledger, work, keeper, interruption, tell)],
+            callbacks=[_Observer(folder, ledger, work, keeper, interruption, retries, tell)],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the trial asks for each itself
             verbose=0,
         ),
     )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
     tuner.fit()
+    return work.all_fail_alike()
 
 
 def _folder_of(trial: Any) -> str:
     return attempt_folder(trial.config["number"], trial.config["attempt"])
-
-
-@dataclass
-class _Work:
-    """The numbers of the trials to run, and of those that run."""
-
-    waiting: list[int]
-    alone: bool = False  # one trial at a time, until one has shown how long it takes
-    running: set[int] = field(default_factory=set)
-    training_since: float | None = None
-    losses: dict[int, int] = field(default_factory=dict)  # how often a trial's worker or node was lost
-
-    def hold_back(self) -> bool:
-        """Whether the next trial waits for the one that runs: a second process would cost more than it saves."""
-        if self.alone and self.training_since is not None:
-            taken = time.monotonic() - self.training_since
-            # The trial under way counts as one that takes at least as long as it has taken.
-            self.alone = taken * (len(self.waiting) + 1) < PROCESS_COSTS_S
-        return self.alone and bool(self.running)
-
-    def lost(self, number: int) -> bool:
-        """A trial's worker died under it: put it back, unless that happens again and again."""
-        self.losses[number] = self.losses.get(number, 0) + 1
-        if self.losses[number] > MAX_LOSSES:
-            return False
-        self.waiting.insert(0, number)
-        return True
 
 
 class _StaysHere:
@@ -145,7 +116,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
     """Tune asks for the next trial: it is the next unfinished one of the ledger."""
 
     def __init__(
-        self, folder: Folder, ledger: Ledger, work: _Work, interruption: Interruption, tell: Callable[[int], None]
+        self, folder: Folder, ledger: Ledger, work: Work, interruption: Interruption, tell: Callable[[int], None]
     ) -> None:
         super().__init__(metric="training_iteration", mode="max")  # Tune wants some; the ledger has its own
         self._folder = folder
@@ -155,13 +126,11 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         self._tell = tell
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self._interruption.signal is not None or self._work.hold_back():
+        if self._interruption.stopping_since is not None:
             return None
-        if not self._work.waiting:
-            # A trial that still runs may lose its worker and be run again.
-            return None if self._work.running else str(Searcher.FINISHED)
-        number = self._work.waiting.pop(0)
-        self._work.running.add(number)
+        number = self._work.next()
+        if number is None:
+            return str(Searcher.FINISHED) if self._work.is_done() else None
         record = self._ledger.begin(number)
         config, settings = self._ledger.sweep.trial_config(record.params)
         self._tell(number)
@@ -218,13 +187,13 @@ class _RecordKeeper(_StaysHere, Stopper):  # type: ignore[misc]
             self._ledger.finish(number, "pruned", reason=f"pruned after epoch {report['epoch']:g}")
             stop = True
         self._tell(number)
-        return stop or self._interruption.signal is not None
+        return stop or self._interruption.stopping_since is not None
 
     def stop_all(self) -> bool:
-        if self._interruption.signal is None:
+        since = self._interruption.stopping_since
+        if since is None:
             return False
-        waited = time.monotonic() - self._interruption.at
-        return waited > GRACE_S or not any(trial.status == "RUNNING" for trial in self.running)
+        return time.monotonic() - since > GRACE_S or not any(trial.status == "RUNNING" for trial in self.running)
 
 
 class _Observer(_StaysHere, Callback):  # type: ignore[misc]
@@ -232,12 +201,16 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
 
     def __init__(
         self,
+        folder: Folder,
         ledger: Ledger,
-        work: _Work,
+        work: Work,
         keeper: _RecordKeeper,
         interruption: Interruption,
+        retries: int,
         tell: Callable[[int], None],
     ) -> None:
+        self._folder = folder
+        self._retries = retries
         self._ledger = ledger
         self._work = work
         self._keeper = keeper
@@ -252,20 +225,38 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
         self._work.training_since = time.monotonic()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._work.running.discard(trial.config["number"])
+        number = trial.config["number"]
+        record = self._ledger.trial(number)
+        if record.state == "failed":  # it ended without a word on what it was asked for
+            self._end(number, Failure("exception", record.reason or "no message"))
+        elif record.state == "running":  # interrupted
+            self._work.running.discard(number)
+        else:
+            self._end(number, None)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        number = trial.config["number"]
-        self._work.running.discard(number)
         text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else "no message"
-        if not (is_lost_worker(text) and self._work.lost(number)):
-            self._ledger.finish(number, "failed", reason=text)
+        stacks = self._folder.stacks(trial.config["number"], trial.config["attempt"])
+        self._fail(trial, classify(text, stacks.read_text(errors="replace") if stacks.is_file() else ""))
+
+    def _fail(self, trial: Any, failure: Failure) -> None:
+        """Write the failure down first, and then see whether the trial is tried again."""
+        number = trial.config["number"]
+        if self._interruption.stopping_since is not None and failure.kind == "infrastructure":
+            self._work.running.discard(number)  # ended by us: it did not stop in time
+            return
+        failures = self._ledger.note_failure(number, failure.kind, failure.line)
+        if may_try_again(failures, self._retries):
+            self._work.put_back(number, alone=failure.kind == "out of memory")
+        else:
+            self._ledger.finish(number, "failed", reason=failure.reason)
+            self._end(number, failure)
         self._tell(number)
 
-
-def is_lost_worker(text: str) -> bool:
-    """Whether an error of Ray's says that a process or node died, and not that the trial's own code raised."""
-    return bool(LOST_WORKER.search(text)) and "creation task" not in text
+    def _end(self, number: int, failure: Failure | None) -> None:
+        self._work.end(number, failure)
+        if self._work.all_fail_alike() and self._interruption.stopping_since is None:
+            self._interruption.stop_trials()
 
 
 def _history_record(report: dict[str, Any]) -> dict[str, Any]:

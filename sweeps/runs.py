@@ -242,8 +242,8 @@ class Runs:
             wanted["pruned"] = "true"
         if record.state == "running" and DRIFT_TAG in self._tags:
             wanted[DRIFT_TAG] = self._tags[DRIFT_TAG]
-        if record.reason and record.state in TERMINAL:
-            wanted["steadysweep.reason"] = record.reason.strip().splitlines()[-1][:500]
+        if record.state in TERMINAL and (record.reason or record.failures):  # also to take an old one back
+            wanted["steadysweep.reason"] = (record.reason or "none").strip().splitlines()[-1][:500]
         if record.weights_sha256:
             wanted["steadysweep.weights_sha256"] = record.weights_sha256
         changed = {key: value for key, value in wanted.items() if shown.tags.get(key) != value}

@@ -34,9 +34,10 @@ class Interruption:
 
     def __init__(self, say: Callable[[str], None] = _to_stderr) -> None:
         self.signal: int | None = None
-        self.at = 0.0
+        self.stopping_since: float | None = None
         self.say = say
         self._stop_file: Path | None = None
+        self._at = 0.0
         self._before: dict[int, Any] = {}
         self._deadline: threading.Timer | None = None
 
@@ -78,6 +79,12 @@ class Interruption:
         stop_file.unlink(missing_ok=True)
         self._stop_file = stop_file
 
+    def stop_trials(self) -> None:
+        """Have all trials save and stop, as a signal would."""
+        assert self._stop_file is not None
+        self.stopping_since = time.monotonic()
+        self._stop_file.touch()
+
     @property
     def exit_code(self) -> int | None:
         """128 plus the signal, as shells have it."""
@@ -94,15 +101,15 @@ class Interruption:
     def _receive(self, number: int) -> None:
         now = time.monotonic()
         if self.signal is None:
-            self.signal, self.at = number, now
+            self.signal, self._at = number, now
             if self._stop_file is None:
                 self._leave("interrupted before any trial ran")
-            self._stop_file.touch()
+            self.stop_trials()
             self._deadline = threading.Timer(LEAVE_S, self._leave, ["interrupted; something did not stop in time"])
             self._deadline.daemon = True
             self._deadline.start()
             self.say("interrupted: trials save at their current step and stop; once more to leave at once")
-        elif now - self.at > SAME_S:
+        elif now - self._at > SAME_S:
             self._leave("interrupted twice; trials go on from their last checkpoint")
 
     def _leave(self, why: str) -> NoReturn:

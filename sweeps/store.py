@@ -77,6 +77,10 @@ class Folder:
         present = {path.name for path in self.path.iterdir()}
         return "lock" not in present or not present <= unborn
 
+    def stacks(self, number: int, attempt: int) -> Path:
+        """What every thread of an attempt did when it was ended for making no progress."""
+        return self.trials / attempt_folder(number, attempt) / "stacks.txt"
+
     def checkpoints(self, number: int) -> str:
         """The checkpoint folders of a trial, of all its attempts, as a glob pattern."""
         return f"{glob.escape(str(self.trials))}/{number:05d}-attempt-*/checkpoint_*"

@@ -18,7 +18,7 @@ FLOORS = [
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
     | {"sweeps.resume", "sweeps.runs"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
-    | {"sweeps.spelling", "sweeps.signals"},
+    | {"sweeps.spelling", "sweeps.signals", "sweeps.failures", "sweeps.work"},
     {"cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},

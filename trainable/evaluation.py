@@ -5,6 +5,7 @@ Knows nothing of training.
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -78,4 +79,12 @@ def _sums(run: Training, batch: Batch) -> tuple[dict[str, Tensor], Any]:
     # mps has no float64
     wide = torch.float32 if run.numerics.device.type == "mps" else torch.float64
     run.evaluated = True
-    return {name: torch.as_tensor(value).detach().to(wide) for name, value in found.items()}, run.task.weight(batch)
+    return {name: _sum_of(name, value, run).to(wide) for name, value in found.items()}, run.task.weight(batch)
+
+
+def _sum_of(name: str, value: Any, run: Training) -> Tensor:
+    if isinstance(value, Tensor | numbers.Real) and torch.as_tensor(value).numel() == 1:
+        return torch.as_tensor(value).detach().reshape(())
+    raise ValueError(
+        f"{type(run.task).__name__} says {value!r} for metric {name!r}; it must be one number, a sum over the batch"
+    )

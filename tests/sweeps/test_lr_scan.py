@@ -34,6 +34,8 @@ def test_the_flags_are_few() -> None:
             "--name",
             "--results",
             "--resume",
+            "--retries",
+            "--retry-failed",
             "--tracking-uri",
             "--config",
             "--set",
@@ -132,6 +134,7 @@ def test_a_trial_that_raises_fails_alone(scan: Scan) -> None:
     """Exit code 1 says '1 of 3 failed'; the traceback stands in that trial's run."""
     code, result = scan(
         "--name", "raising", "--task", MOODY, "--epochs", "4", "--set", "task.mood=raises", "--lrs", "1e-3",
+        "--retries", "0",
     )  # fmt: skip
     assert code == 1
     assert result["status"] == "failed"  # all of them did

@@ -1,0 +1,238 @@
+"""Failures by kind: who is tried again, how often, and what is said; B21, B22 and trials that all fail alike."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from rich.console import Console
+
+from sweeps.conduct import Judgement, Outcome, conduct
+from sweeps.failures import Failure, classify, may_try_again
+from sweeps.history import History
+from sweeps.ledger import Ledger, TrialRecord
+from sweeps.placement import Wish
+from sweeps.store import Folder
+from sweeps.sweep import Sweep
+from sweeps.work import Work
+from tests.helpers.drivers import ROOT
+from trainable.config import TrainConfig
+
+Scan = Callable[..., tuple[int, dict[str, Any]]]
+FRAGILE = f"{ROOT / 'tests/helpers/fragile.py'}:Fragile"
+
+TASK_ERROR = "ray.exceptions.RayTaskError({0}): ray::ResourceTrainable.train() (pid=7, ip=127.0.0.1)\n  File x\n{1}"
+DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n\tclass_name: Trial"
+TEXTS = {
+    DIED: "infrastructure",
+    "ray.exceptions.ActorUnavailableError: The actor is temporarily unavailable": "infrastructure",
+    "ray.exceptions.NodeDiedError: the node 10.0.0.7 has died": "infrastructure",
+    "ray.exceptions.WorkerCrashedError: The worker died unexpectedly while executing this task.": "infrastructure",
+    TASK_ERROR.format("OSError", "OSError: [Errno 116] Stale file handle: '/mnt/x'"): "infrastructure",
+    TASK_ERROR.format("OSError", "OSError: [Errno 5] Input/output error"): "infrastructure",
+    TASK_ERROR.format("OSError", "OSError: [Errno 28] No space left on device"): "infrastructure",
+    f"{DIED}\nWorker exit type: NODE_OUT_OF_MEMORY. Task was killed due to the node running low on memory.": (
+        "out of memory"
+    ),
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.": "out of memory",
+    TASK_ERROR.format("OutOfMemoryError", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"): (
+        "out of memory"
+    ),
+    TASK_ERROR.format("OutOfMemory", "trainable.memory.OutOfMemory: one sample at a time does not fit in memory"): (
+        "out of memory"
+    ),
+    TASK_ERROR.format("MemoryError", "MemoryError"): "out of memory",
+    TASK_ERROR.format("RuntimeError", "RuntimeError: the mood was bad"): "exception",
+    # What a user's error talks about is not what happened.
+    TASK_ERROR.format("RuntimeError", "RuntimeError: NodeDiedError is what I expected"): "exception",
+    TASK_ERROR.format("ValueError", "  raise OutOfMemory\nValueError: lr must be above 0"): "exception",
+    "ActorDiedError: The actor died because of an error raised in its creation task, ray::x\nKeyError: 'a'": "exception",
+    "no message": "exception",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_kinds(text: str) -> None:
+    assert classify(text).kind == TEXTS[text]
+
+
+def test_what_the_watchdog_wrote_comes_first() -> None:
+    failure = classify(DIED, "no progress for 31 s at step 12\nThread 0x1\n  File y")
+    assert (failure.kind, failure.line) == ("stalled", "no progress for 31 s at step 12")
+    assert "File y" in failure.reason
+    assert classify(DIED, "").kind == "infrastructure"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "retries", "again"),
+    [
+        (["exception"], 0, False),
+        (["exception"], 1, True),
+        (["exception", "exception"], 1, False),
+        (["exception"] * 3, 3, True),
+        (["infrastructure"] * 3, 0, True),
+        (["infrastructure"] * 4, 9, False),
+        (["out of memory"], 0, True),
+        (["out of memory"] * 2, 9, False),
+        (["stalled"], 0, True),
+        (["stalled"] * 2, 9, False),
+        (["infrastructure", "infrastructure", "exception"], 1, True),  # each kind is counted for itself
+        (["exception", "exception", "forgiven", "exception"], 1, True),
+    ],
+)
+def test_how_often(kinds: list[str], retries: int, again: bool) -> None:
+    forgiven = kinds.index("forgiven") if "forgiven" in kinds else 0
+    failures = [{"kind": kind, "forgiven": index < forgiven} for index, kind in enumerate(kinds) if kind != "forgiven"]
+    assert may_try_again(failures, retries) is again
+
+
+def test_who_ran_out_of_memory_runs_alone() -> None:
+    work = Work([0, 1, 2])
+    assert (work.next(), work.next()) == (0, 1)
+    work.put_back(0, alone=True)
+    assert work.next() is None  # 1 still runs
+    work.end(1, None)
+    assert work.next() == 0
+    assert work.next() is None  # nothing beside it
+    work.end(0, None)
+    assert work.next() == 2
+    assert not work.is_done()
+    work.end(2, None)
+    assert work.is_done()
+
+
+def test_the_first_three_to_end() -> None:
+    same, other = Failure("exception", "x\nRuntimeError: a"), Failure("exception", "y\nRuntimeError: b")
+    stalled = Failure("stalled", "RuntimeError: a")
+    again = Failure("exception", "at another place\nRuntimeError: a")
+    for ended, alike in [
+        ([same, again], False),
+        ([same, again, same], True),
+        ([same, again, same, None], True),
+        ([same, same, other], False),
+        ([same, same, stalled], False),
+        ([same, None, same, same], False),
+        ([None, same, same, same], False),
+    ]:
+        assert (Work([], ended=list(ended)).all_fail_alike() is not None) is alike
+
+
+def in_order_of_number(trials: Sequence[TrialRecord], history: History) -> Judgement:
+    return Judgement(trials, [trial for trial in trials if trial.state == "complete"], "")
+
+
+def run_moods(
+    name: str, moods: list[str], metric: str = "val_loss", at_once: int = 1, **again: Any
+) -> tuple[Outcome, list[TrialRecord]]:
+    """A sweep of two epochs with one trial for each mood, in ./results; run again, it is a resume."""
+    here = Path.cwd()
+    points: list[Mapping[str, Any]] = [{"lr": 1e-3 / 2**number, "task.mood": mood} for number, mood in enumerate(moods)]
+    sweep = Sweep(
+        name=name,
+        question="moods",
+        task=FRAGILE,
+        task_settings={"broken": str(here / "broken"), "step_log": str(here / "steps.log"), "sleep_s": 0.01},
+        train=TrainConfig(threads=1, epochs=2, batch_size=128),  # 10 steps an epoch
+        points=tuple(points),
+        metric=metric,
+    )
+    outcome = conduct(
+        Folder(here / "results" / name),
+        sweep,
+        tracking_uri=f"sqlite:///{here / 'mlflow.db'}",
+        wish=Wish(trials_at_once=at_once, cpus_per_trial=0.5),
+        address=None,
+        judge=in_order_of_number,
+        console=Console(file=io.StringIO()),
+        began=time.time(),
+        **again,
+    )
+    ledger = Ledger(outcome.folder.ledger)
+    trials = ledger.trials()
+    ledger.close()
+    return outcome, trials
+
+
+def test_b21_failed_trials_are_left_out_aloud_and_run_again_on_request(local_ray: None, launch_folder: Path) -> None:
+    moods = ["good", "good", "broken"]
+    Path("broken").touch()
+    outcome, trials = run_moods("b21", moods, retries=1)
+    assert outcome.exit_code == 1
+    assert [trial.state for trial in trials] == ["complete", "complete", "failed"]
+    assert [trial.attempts for trial in trials] == [1, 1, 2]  # one retry, from the checkpoint of the first epoch
+    assert [(failure["kind"], failure["line"]) for failure in trials[2].failures] == [
+        ("exception", "RuntimeError: it is broken")
+    ] * 2
+    assert any("1 failed trial(s) are left out" in said and "--retry-failed" in said for said in outcome.remarks)
+    client = MlflowClient(outcome.result.tracking_uri)
+    run_ids = [trial.mlflow_run_id for trial in trials]
+    assert all(run_ids)
+    failed = client.get_run(str(run_ids[2]))
+    assert failed.info.status == "FAILED"
+    assert failed.data.tags["steadysweep.reason"] == "RuntimeError: it is broken"
+    assert "attempt 2: exception: RuntimeError: it is broken" in failed.data.tags["steadysweep.failures"]
+
+    Path("broken").unlink()
+    steps = Path("steps.log").read_text()
+    outcome, trials = run_moods("b21", moods)
+    assert (outcome.exit_code, Path("steps.log").read_text()) == (1, steps)  # nothing is run
+    assert any("1 failed trial(s) are left out" in said for said in outcome.remarks)
+
+    outcome, trials = run_moods("b21", moods, retry_failed=True)
+    assert outcome.exit_code == 0
+    assert [(trial.state, trial.epochs) for trial in trials] == [("complete", 2.0)] * 3
+    assert [trial.mlflow_run_id for trial in trials] == run_ids
+    assert Path("steps.log").read_text()[len(steps) :].split() == ["broken"] * 10  # its second epoch
+    mended = client.get_run(str(run_ids[2]))
+    assert (mended.info.status, mended.data.tags["steadysweep.reason"]) == ("FINISHED", "none")
+    assert len(client.get_metric_history(str(run_ids[2]), "epoch")) == 2
+
+    steps = Path("steps.log").read_text()
+    outcome, trials = run_moods("b21", moods, retry_failed=True)
+    assert (outcome.exit_code, Path("steps.log").read_text()) == (0, steps)
+
+
+def test_out_of_memory_is_tried_once_more_alone(local_ray: None, launch_folder: Path) -> None:
+    outcome, trials = run_moods("memory", ["good", "memory", "good"], at_once=2)
+    assert [trial.state for trial in trials] == ["complete"] * 3
+    assert [failure["kind"] for failure in trials[1].failures] == ["out of memory"]
+    assert trials[1].attempts == 2
+    steps = Path("steps.log").read_text().split()
+    first = steps.index("memory")
+    assert steps[first : first + 20] == ["memory"] * 20
+    assert outcome.exit_code == 0
+
+
+@pytest.mark.parametrize("mood", ["lacking", "none", "vector", "text"])
+def test_b22_one_trial_without_the_metric(mood: str, local_ray: None, launch_folder: Path) -> None:
+    """Only that trial fails; the message is the trial's, and names the key."""
+    outcome, trials = run_moods("b22", ["good", mood, "good"], metric="val_extra")
+    assert [trial.state for trial in trials] == ["complete", "failed", "complete"]
+    assert [trial.epochs for trial in trials][::2] == [2.0, 2.0]
+    assert outcome.exit_code == 1
+    assert "extra" in trials[1].failures[-1]["line"]
+
+
+def test_all_fail_alike(scan: Scan, launch_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sweep stops before its fourth trial, says so, and goes on when the cause is mended."""
+    Path("broken").touch()
+    settings = {"mood": "broken", "broken": launch_folder / "broken", "step_log": launch_folder / "steps.log"}
+    task = [part for name, value in settings.items() for part in ("--set", f"task.{name}={value}")]
+    code, result = scan(
+        "--name", "alike", "--task", FRAGILE, *task, "--lrs", "3e-3", "1e-3", "3e-4", "1e-4", "3e-5",
+        "--retries", "0", "--trials-at-once", "1", "--cpus-per-trial", "1",
+    )  # fmt: skip
+    assert code == 1
+    assert result["status"] == "failed"
+    assert [trial["state"] for trial in result["trials"]][:3] == ["failed"] * 3
+    assert "failed" not in [trial["state"] for trial in result["trials"]][3:]
+    Path("broken").unlink()
+    code, result = scan("--resume", "--retry-failed", "--results", str(launch_folder / "results"))
+    assert code == 0
+    assert [trial["state"] for trial in result["trials"]] == ["complete"] * 5
+    assert [trial["number"] for trial in result["trials"]] == [0, 1, 2, 3, 4]
