@@ -78,7 +78,7 @@ def _changed(sweep: Sweep, asked: Mapping[str, Any], lrs: list[float] | None) ->
     differences += [
         f"{name}: {old} -> {config.to_dict()[name]}"
         for name, old in sweep.train.to_dict().items()
-        if config.to_dict()[name] != old and name != "epochs"
+        if config.to_dict()[name] != old and name not in ("epochs", "stall_s")
     ]
     differences += [
         f"task.{name}: {sweep.task_settings.get(name, 'default')} -> {value}"

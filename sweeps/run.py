@@ -141,6 +141,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
             "task_settings": settings,
             "train": config.to_dict(),
             "checkpoints": self._folder.checkpoints(number),
+            "stacks": str(self._folder.stacks(number, record.attempts)),
             "stop_file": str(self._folder.stop_file),
         }
 

@@ -111,6 +111,11 @@ class TrainConfig:
     worker_start: WorkerStart = _knob(
         "default", "how loader processes start; spawn or forkserver where fork hangs (threads) or is missing"
     )
+    stall_s: float | None = _knob(
+        None,
+        "a sweep's trial that makes no step for so many seconds is ended; None: from its pace, at least 120",
+        above=0,
+    )
     resident_gib: float = _knob(2.0, "tensors up to this size live on the device for the whole run", at_least=0)
 
     # Reports, evaluation, checkpoints

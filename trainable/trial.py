@@ -21,6 +21,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
 from trainable.task import load_task
+from trainable.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from trainable.loop import Training
@@ -34,7 +35,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     """A training run that Tune can stop, save, load and give another configuration.
 
     config: `number` (the trial's), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as
-    a dict), `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is gone on
+    a dict), `stacks` (the file where an attempt that hangs writes them down),
+    `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is gone on
     from), `stop_file` (its existence asks the trial to stop at the current step).
     """
 
@@ -44,8 +46,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._number: int = config["number"]
         self._stop_file = config["stop_file"]
         self._asked_at = 0.0
+        self._watchdog: Watchdog | None = None
         self._score: float | None = None  # of the state as it is now: less is better
         train = TrainConfig.from_dict(config["train"])
+        self._watchdog = Watchdog(Path(config["stacks"]), train.stall_s)
         task = load_task(config["task"], config["task_settings"])
         self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
         self._run.notes["host"] = os.uname().nodename
@@ -62,7 +66,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         crash_point("trial-start")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._run.close()
+        self.cleanup()
         self.setup(new_config)
         return True
 
@@ -72,7 +76,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         # Tune has put the last checkpoint in place by now.
         saving.thin_out(self._folders(), NUM_NEWEST, self._verified)
         finished = self._run.state.progress.finished
-        report = loop.advance(self._run, self._should_stop)
+        assert self._watchdog is not None
+        with self._watchdog.watching():
+            report = loop.advance(self._run, self._should_stop)
         self._score = None if report is None else report.metrics.get("val_loss")
         if report is None:
             return {"number": self._number, "report": "null", DONE: False, SHOULD_CHECKPOINT: True}
@@ -108,12 +114,16 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def _should_stop(self) -> bool:
         """Asked before every step, so the file is looked for only now and then."""
         now = time.monotonic()
+        assert self._watchdog is not None
+        self._watchdog.moved(self._run.state.progress.step, now)
         if now - self._asked_at < STOP_EVERY_S:
             return False
         self._asked_at = now
         return os.path.exists(self._stop_file)
 
     def cleanup(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.close()
         self._run.close()
 
 
