@@ -82,7 +82,9 @@ class Runs:
         """Find or make the experiment and the parent run. Cheap once it has gone well."""
         if self._opened:
             return
-        self._client = self._client or import_client()(tracking_uri=self.uri)
+        if self._client is None:
+            _make_database(self.uri, f"{self._sweep_id}.part")
+            self._client = import_client()(tracking_uri=self.uri)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         experiment = self._client.get_experiment_by_name(name)
         if experiment is not None:
@@ -265,3 +267,24 @@ def _name_tags(names: Any) -> dict[str, str]:
 
 def _is_gone(error: Exception) -> bool:
     return getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
+
+
+def _make_database(uri: str, suffix: str) -> None:
+    """Make an SQLite store that is not there yet, beside, and put it in place when it is whole.
+
+    MLflow makes its tables one by one: a database in which it was killed meanwhile stays unusable for ever.
+    """
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or path.exists():
+        return
+    beside = path.with_name(f"{path.name}.{suffix}")  # this sweep's own, and a sweep has one driver
+    for leftover in (beside, beside.with_name(f"{beside.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    import_client()(tracking_uri=f"sqlite:///{beside}").search_experiments(max_results=1)
+    try:
+        os.link(beside, path)
+    except FileExistsError:  # another sweep was faster
+        pass
+    except OSError:  # no hard links here
+        os.replace(beside, path)
+    beside.unlink(missing_ok=True)
