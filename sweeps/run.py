@@ -36,7 +36,7 @@ from sweeps.work import Work
 from trainable.crashpoint import crash_point
 from trainable.trial import Trial
 
-GRACE_S = 5.0  # how long running trials have, after a signal, to save at their current step
+GRACE_S = 7.0  # how long running trials have, after a signal, to save at their current step
 
 
 class Watcher(Protocol):
