@@ -20,9 +20,11 @@ from importlib import import_module, metadata
 from rich.console import Console
 
 from cluster.connect import connected, this_machine
+from sweeps.drift import drift_tags, identity
 from sweeps.failures import Failure
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
+from sweeps.moved import settle
 from sweeps.placement import Placement, Wish, place
 from sweeps.progress import Progress
 from sweeps.report import SweepResult, plot_losses
@@ -85,6 +87,7 @@ def conduct(
     began: float,
     retries: int = 0,
     retry_failed: bool = False,
+    drift: Sequence[str] = (),
 ) -> Outcome:
     """Run what is not finished of a sweep, and answer. A folder without a ledger is a new sweep.
 
@@ -106,7 +109,7 @@ def conduct(
         placement = place(wish, capacity, len(sweep.points), sweep.train)
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
-        ledger = _open(folder, sweep, tracking_uri)
+        ledger = _open(folder, sweep, tracking_uri, drift)
         stack.callback(ledger.close)
         if retry_failed:
             ledger.retry_failed()
@@ -117,12 +120,15 @@ def conduct(
     return outcome
 
 
-def _open(folder: Folder, sweep: Sweep, tracking_uri: str) -> Ledger:
+def _open(folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str]) -> Ledger:
     if not folder.ledger.is_file():
-        return Ledger.create(folder.ledger, sweep, {"sweep_id": uuid.uuid4().hex, "tracking_uri": tracking_uri})
+        noted = {"sweep_id": uuid.uuid4().hex, "tracking_uri": tracking_uri, "folder": str(folder.path)}
+        return Ledger.create(folder.ledger, sweep, {**noted, "identity": identity(sweep)})
     ledger = Ledger(folder.ledger)
+    ledger.note_drift(drift)
+    ledger.note("identity", identity(sweep))
     ledger.extend(sweep)
-    ledger.note("tracking_uri", tracking_uri)
+    settle(folder, ledger, tracking_uri)
     return ledger
 
 
@@ -144,7 +150,7 @@ def _run(
         ledger.sweep,
         ledger.attribute("sweep_id"),
         history,
-        tags=_environment_tags(),
+        tags={**environment_tags(), **drift_tags(ledger.attribute("drift"))},
         parent_run_id=ledger.attribute("mlflow_run_id"),
         run_ids=ledger.mlflow_runs(),
     )
@@ -154,7 +160,7 @@ def _run(
     status, alike = "failed", None
     try:
         with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
-            watchers: list[Watcher] = [tracker, progress, _RunIds(ledger, tracker)]
+            watchers: list[Watcher] = [tracker, progress, RunIds(ledger, tracker)]
             alike = run_trials(folder, ledger, history, placement, watchers, interruption, retries=retries)
         states = {record.state for record in ledger.trials()}
         if alike is None and states != {"failed"}:
@@ -179,7 +185,7 @@ def _answer(
     curves = {describe(record.params): history.curve(record.number, "loss") for record in judgement.trials}
     plot_losses(curves, folder.plot, f"{ledger.sweep.name}: training loss")
     tracker.flush(wait_s, interrupted=status != "finished")
-    _RunIds(ledger, tracker).note()
+    RunIds(ledger, tracker).note()
     result, judgement = _judge(ledger, history, judge, status)
     write_text(folder.result, result.to_json())
     missing = tracker.close(MLFLOW_STATUS[status], [folder.plot, folder.result], wait_s)
@@ -205,7 +211,7 @@ def _judge(ledger: Ledger, history: History, judge: Judge, status: str) -> tuple
     return result, judgement
 
 
-class _RunIds:
+class RunIds:
     """Writes the MLflow runs' names into the ledger as they become known."""
 
     def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
@@ -251,7 +257,7 @@ def _import_ahead() -> None:
         import_module("matplotlib.backends.backend_agg")
 
 
-def _environment_tags() -> dict[str, str]:
+def environment_tags() -> dict[str, str]:
     """What the results of all trials depend on and the definition does not say."""
     packages = ("steadysweep", "torch", "ray", "optuna", "mlflow")
     tags = {f"steadysweep.version.{name}": metadata.version(name) for name in packages}

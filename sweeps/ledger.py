@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from sweeps.drift import data_key
 from sweeps.spaces import suggest_point
 from sweeps.sweep import Sweep
 from trainable.crashpoint import crash_point
@@ -74,10 +75,11 @@ class Ledger:
             study_name=summary.study_name, storage=self._storage, pruner=_pruner(self._read_sweep(summary.user_attrs))
         )
         self.sweep = self._read_sweep(summary.user_attrs)
+        self._data_seen: set[int] = set()
 
     @staticmethod
     def _read_sweep(attributes: Mapping[str, Any]) -> Sweep:
-        return Sweep.from_dict(json.loads(attributes["sweep"]))
+        return Sweep.from_dict(json.loads(attributes["sweep"]), checked=False)
 
     @classmethod
     def create(cls, path: Path, sweep: Sweep, attributes: Mapping[str, Any]) -> Ledger:
@@ -199,11 +201,29 @@ class Ledger:
         value = report["metrics"].get(self.sweep.metric)
         if value is not None:
             trial.report(value, report["number"])
+        if number not in self._data_seen and "data" in report["notes"]:
+            self._note_data(number, report["notes"]["data"])
         # Last: it makes the report count as known.
         crash_point("ledger-before-commit")
         trial.set_user_attr("last_report", {key: report[key] for key in LAST_REPORT})
         crash_point("ledger-after-commit")
         return True
+
+    def _note_data(self, number: int, fingerprint: str) -> None:
+        """Remember what the trial was trained on; other data than an earlier attempt's are a drift."""
+        config, settings = self.sweep.trial_config(self.trial(number).params)
+        known, key = self.attribute("data") or {}, data_key(settings, config.data_seed)
+        if known.setdefault(key, fingerprint) != fingerprint:
+            self.note_drift([f"data of trial {number}: {known[key][:8]} -> {fingerprint[:8]}"])
+            known[key] = fingerprint
+        self.note("data", known)
+        self._data_seen.add(number)
+
+    def note_drift(self, changes: Sequence[str]) -> None:
+        """Record that later trials are not quite comparable to earlier ones, and why."""
+        if changes:
+            self.note("drift", [*(self.attribute("drift") or []), *changes])
+            self.note("data", None)  # the next reports say what they are now
 
     def should_prune(self, number: int) -> bool:
         """Whether the pruner, from the reports in the ledger, would stop this trial now."""

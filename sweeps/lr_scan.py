@@ -48,6 +48,7 @@ def parser() -> Parser:
     add("--name", help="the sweep's name (default: lr_scan-<task>-<time>)")
     add("--results", metavar="DIR", help="where sweeps are kept (default: results)")
     add("--resume", nargs="?", const="", metavar="NAME", help="go on with a sweep; no name: the latest unfinished")
+    add("--allow-drift", action="store_const", const=True, help="resume though trials will differ; it is recorded")
     add("--retries", metavar="N", help="how often a trial whose own code raises is tried again (default: 1)")
     add("--retry-failed", action="store_const", const=True, help="with --resume: run failed trials again too")
     add("--tracking-uri", metavar="URI", help="MLflow's store (default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)")
@@ -92,12 +93,12 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
         cpus_per_trial=number_of(asked, "cpus_per_trial", float),
         gpus_per_trial=number_of(asked, "gpus_per_trial", float),
     )
+    drift: list[str] = []
     if asked.get("retry_failed") and "resume" not in asked:
         raise ValueError("--retry-failed is about a sweep that has run: use it with --resume NAME")
     if "resume" in asked:
-        folder, sweep, uri = resumed(
-            results, asked, "lr_scan", _learning_rates(asked["lrs"]) if "lrs" in asked else None
-        )
+        found = resumed(results, asked, "lr_scan", _learning_rates(asked["lrs"]) if "lrs" in asked else None)
+        folder, sweep, uri, drift = found.folder, found.sweep, found.uri, found.drift
         if "tracking_uri" in asked:
             uri = resolve_uri(asked["tracking_uri"], launch_folder)
     else:
@@ -121,6 +122,7 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
         began=BEGAN,
         retries=_retries(asked),
         retry_failed=bool(asked.get("retry_failed")),
+        drift=drift,
     )
 
 

@@ -7,21 +7,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeps.cli import number_of
+from sweeps.drift import data_fingerprint, differences, identity
 from sweeps.ledger import Ledger
+from sweeps.moved import present_store
 from sweeps.store import Folder, checked_name, sweeps_in
 from sweeps.sweep import Sweep, split_params
 from trainable.config import TrainConfig
-from trainable.task import absolute_spec
+from trainable.task import absolute_spec, load_task
+
+FREE = ("epochs", "stall_s")  # what a resume may change: nothing that is trained already depends on it
 
 
-def resumed(
-    results: Path, asked: Mapping[str, Any], question: str, lrs: list[float] | None
-) -> tuple[Folder, Sweep, str]:
-    """The sweep to go on with, its definition with what the flags may change, and its tracking store."""
+@dataclass(frozen=True)
+class Resumed:
+    """A sweep to go on with: its definition, with what was asked to change, and where it is tracked.
+
+    `drift`: what makes its later trials incomparable to the earlier ones, where that was allowed.
+    """
+
+    folder: Folder
+    sweep: Sweep
+    uri: str
+    drift: list[str]
+
+
+def resumed(results: Path, asked: Mapping[str, Any], question: str, lrs: list[float] | None) -> Resumed:
+    """The sweep to go on with. Raises ValueError where there is none, or where the flags, the task's code, its
+    data or torch differ from what its trials were trained with, unless `--allow-drift` was given."""
     present = sweeps_in(results)
     name = asked["resume"]
     if name:
@@ -39,12 +56,34 @@ def resumed(
         folder = unfinished[0]
     ledger = Ledger(folder.ledger)
     try:
-        sweep, uri = ledger.sweep, str(ledger.attribute("tracking_uri"))
+        old, uri = ledger.sweep, present_store(folder, ledger)
+        known, data = ledger.attribute("identity"), ledger.attribute("data")
     finally:
         ledger.close()
-    if sweep.question != question:
-        raise ValueError(f"--resume {folder.name}: it is a {sweep.question} sweep; resume it with that command")
-    return folder, _changed(sweep, asked, lrs), uri
+    if old.question != question:
+        raise ValueError(f"--resume {folder.name}: it is a {old.question} sweep; resume it with that command")
+    sweep, refused, drift = _changed(old, asked, lrs, known)
+    if known is not None:
+        drift += differences(known, identity(sweep))
+    if refused or (drift and not asked.get("allow_drift")):
+        raise ValueError(_refusal(folder.name, refused, drift))
+    # Last, because it takes seconds: the data themselves.
+    if data is not None:
+        key, before = next(iter(data.items()))
+        now = data_fingerprint(sweep.task, key)
+        if now is not None and now != before:
+            drift += differences({"data": before}, {"data": now})
+            if not asked.get("allow_drift"):
+                raise ValueError(_refusal(folder.name, refused, drift))
+    return Resumed(folder, sweep, uri, drift)
+
+
+def _refusal(name: str, refused: list[str], drift: list[str]) -> str:
+    way_out = "" if refused else ", or record them and go on with --allow-drift"
+    return (
+        f"--resume {name} cannot change what its finished trials were trained with: "
+        f"{'; '.join([*refused, *drift])}; leave these out, start a new sweep with --name{way_out}"
+    )
 
 
 def _has(folder: Folder, states: set[str]) -> bool:
@@ -56,48 +95,52 @@ def _has(folder: Folder, states: set[str]) -> bool:
         ledger.close()
 
 
-def _changed(sweep: Sweep, asked: Mapping[str, Any], lrs: list[float] | None) -> Sweep:
-    """The definition with more learning rates and more epochs, where asked for. Any other change would make old
-    and new trials incomparable: ValueError lists what differs."""
-    differences: list[str] = []
+def _changed(
+    sweep: Sweep, asked: Mapping[str, Any], lrs: list[float] | None, known: Mapping[str, str] | None
+) -> tuple[Sweep, list[str], list[str]]:
+    """The definition with everything that the flags change; what of it is refused, and what is a drift.
+
+    More learning rates and more epochs are neither, nor is the same task in another place.
+    """
+    refused: list[str] = []
+    drift: list[str] = []
+    if "name" in asked and str(asked["name"]) != sweep.name:
+        refused.append(f"name: {sweep.name} -> {asked['name']}")
     train, task_settings = split_params(asked["set"])
-    if "epochs" in asked:
-        if "epochs" in train:
-            raise ValueError(f"--epochs {asked['epochs']} and --set epochs={train['epochs']} say it twice; keep one")
-        train["epochs"] = number_of(asked, "epochs", int)
-    stored = {"task": sweep.task, "name": sweep.name, "seed": sweep.train.seed}
-    for flag, old in stored.items():
+    for flag in ("epochs", "seed"):
         if flag in asked:
-            new = number_of(asked, flag, int) if flag == "seed" else str(asked[flag])
-            new = absolute_spec(new) if flag == "task" else new
-            if new != old:
-                differences.append(f"{flag}: {old} -> {new}")
+            if flag in train:
+                raise ValueError(f"--{flag} {asked[flag]} and --set {flag}={train[flag]} say it twice; keep one")
+            train[flag] = number_of(asked, flag, int)
     config = TrainConfig.from_dict({**sweep.train.to_dict(), **train})
     if config.epochs < sweep.train.epochs:
-        differences.append(f"epochs: {sweep.train.epochs} -> {config.epochs} (a resume can only add)")
-    differences += [
-        f"{name}: {old} -> {config.to_dict()[name]}"
-        for name, old in sweep.train.to_dict().items()
-        if config.to_dict()[name] != old and name not in ("epochs", "stall_s")
-    ]
-    differences += [
+        refused.append(f"epochs: {sweep.train.epochs} -> {config.epochs} (a resume can only add)")
+    old, new = sweep.train.to_dict(), config.to_dict()
+    drift += [f"{name}: {old[name]} -> {new[name]}" for name in old if old[name] != new[name] and name not in FREE]
+    drift += [
         f"task.{name}: {sweep.task_settings.get(name, 'default')} -> {value}"
         for name, value in task_settings.items()
         if sweep.task_settings.get(name) != value
     ]
+    task = absolute_spec(str(asked["task"])) if "task" in asked else sweep.task
     points = sweep.points
     if lrs is not None:
-        known = [point["lr"] for point in sweep.points]
-        missing = [lr for lr in known if lr not in lrs]
+        tried = [point["lr"] for point in sweep.points]
+        missing = [lr for lr in tried if lr not in lrs]
         if missing:
-            differences.append(f"lrs: {', '.join(f'{lr:g}' for lr in missing)} left out (a resume can only add)")
-        points = (*sweep.points, *({"lr": lr} for lr in lrs if lr not in known))
-    if differences:
-        raise ValueError(
-            f"--resume {sweep.name} cannot change what its finished trials were trained with: "
-            f"{'; '.join(differences)}; leave these out, or start a new sweep with --name"
-        )
-    return dataclasses.replace(sweep, points=points, train=config)
+            refused.append(f"lrs: {', '.join(f'{lr:g}' for lr in missing)} left out (a resume can only add)")
+        points = (*sweep.points, *({"lr": lr} for lr in lrs if lr not in tried))
+    try:
+        load_task(task, {**sweep.task_settings, **task_settings})
+    except ValueError as error:
+        if "task" in asked:
+            raise ValueError(f"--resume {sweep.name}: task: {sweep.task} -> {task}: {error}") from error
+        raise ValueError(f"--resume {sweep.name}: {error}; say with --task where it is now") from error
+    settings = {**sweep.task_settings, **task_settings}
+    changed = dataclasses.replace(sweep, points=points, train=config, task=task, task_settings=settings)
+    if task != sweep.task and (known is None or differences(known, {**known, **identity(changed)})):
+        drift.append(f"task: {sweep.task} -> {task}")
+    return changed, refused, drift
 
 
 def resume_command(folder: Folder, question: str = "lr_scan") -> str:

@@ -142,6 +142,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
             "train": config.to_dict(),
             "checkpoints": self._folder.checkpoints(number),
             "stacks": str(self._folder.stacks(number, record.attempts)),
+            "splits_file": str(self._folder.splits),
             "stop_file": str(self._folder.stop_file),
         }
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweeps.drift import TAG as DRIFT_TAG
 from sweeps.history import History
 from sweeps.ledger import TERMINAL, TrialRecord
 from sweeps.spelling import params_of, points, renamed, shared_params, spelled, value_text
@@ -21,7 +22,7 @@ from trainable.crashpoint import crash_point
 EXPERIMENT = "steadysweep"
 BATCH = 1000  # metrics that MLflow takes in one call
 STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "KILLED", "failed": "FAILED"}
-DRIFT_TAG = "steadysweep.drift"
+WHOLE_TAG = "steadysweep.whole"
 
 
 def import_client() -> Any:
@@ -42,7 +43,7 @@ class _Shown:
 
     run_id: str | None = None
     adopted: bool = False  # it exists, it has its params, and `steps` is what it said
-    whole: bool = False  # everything of it was sent once, its files too
+    whole: bool = False  # its files are there
     steps: set[int] = field(default_factory=set)  # of the reports that are there
     tags: dict[str, str] = field(default_factory=dict)
     files: set[str] = field(default_factory=set)
@@ -70,13 +71,13 @@ class Runs:
         self._sweep_id = sweep_id
         self._history = history
         self._tags = dict(tags)
-        self._shown = {number: _Shown(run_id, whole=True) for number, run_id in run_ids.items()}
+        self._shown = {number: _Shown(run_id) for number, run_id in run_ids.items()}
         self._opened = False
         self._client: Any = None
 
     def known(self) -> dict[int, str]:
-        """The run of each trial that has one with everything in it."""
-        return {number: shown.run_id for number, shown in list(self._shown.items()) if shown.run_id and shown.whole}
+        """The run of each trial that has one."""
+        return {number: shown.run_id for number, shown in list(self._shown.items()) if shown.run_id}
 
     def open(self) -> None:
         """Find or make the experiment and the parent run. Cheap once it has gone well."""
@@ -155,7 +156,9 @@ class Runs:
             if name not in shown.files:
                 self._client.log_text(shown.run_id, text, name)
                 shown.files.add(name)
-        shown.whole = True
+        if not shown.whole:
+            self._log_tags(shown.run_id, {WHOLE_TAG: "true"})
+            shown.whole = True
 
     def _adopt(self, shown: _Shown, record: TrialRecord, params: Mapping[str, Any]) -> None:
         """Have a run for the trial, and know what is in it."""
@@ -168,12 +171,12 @@ class Runs:
         run = self._existing(shown.run_id)
         if run is None:
             run = self._find_or_create(name, {**tags, **self._tags})
-            shown.whole = False
         shown.run_id = str(run.info.run_id)
         self._log_params(run, params, "config.json")
         # The epoch is the last point of each report.
         history = self._client.get_metric_history(shown.run_id, "epoch") if "epoch" in run.data.metrics else []
         shown.steps = {point.step for point in history}
+        shown.whole = WHOLE_TAG in run.data.tags
         shown.adopted = True
 
     def _existing(self, run_id: str | None) -> Any:

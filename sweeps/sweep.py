@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from trainable.config import TrainConfig
@@ -37,8 +37,10 @@ class Sweep:
     mode: str = "min"
     pruner: str = "none"
     pruner_startup: int = 1
+    checked: InitVar[bool] = True
+    """False: as it was stored. Its task, which may be gone by now, is not looked up."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, checked: bool) -> None:
         if not self.points:
             raise ValueError("the sweep has no trials: give at least one value to try")
         seen: list[Mapping[str, Any]] = []
@@ -46,7 +48,8 @@ class Sweep:
             if point in seen:
                 raise ValueError(f"{describe(point)} is asked for twice; each point is trained once")
             seen.append(point)
-            self.trial_config(point)
+            if checked:
+                self.trial_config(point)
         if self.mode not in ("min", "max"):
             raise ValueError(f"mode={self.mode!r} must be min or max")
         if self.pruner not in ("none", "median"):
@@ -66,7 +69,7 @@ class Sweep:
     @property
     def epochs(self) -> int:
         """The most epochs of any trial."""
-        return max(self.trial_config(point)[0].epochs for point in self.points)
+        return max(int(point.get("epochs", self.train.epochs)) for point in self.points)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values (JSON); `from_dict` gives the same sweep back."""
@@ -79,12 +82,13 @@ class Sweep:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Sweep:
+    def from_dict(cls, plain: Mapping[str, Any], *, checked: bool = True) -> Sweep:
         return cls(
             **{
                 **plain,
                 "train": TrainConfig.from_dict(plain["train"]),
                 "points": tuple(plain["points"]),
+                "checked": checked,
             }
         )
 

@@ -110,6 +110,10 @@ class Tracker:
         """How many points this process has sent of each trial."""
         return dict(self._runs.sent)
 
+    def pending(self) -> int:
+        """How many trials are not fully shown yet."""
+        return len(self._wanted)
+
     def flush(self, wait_s: float, *, interrupted: bool) -> None:
         """Wait until every trial is shown, for at most `wait_s`. After an interruption the runs of trials
         under way are KILLED until a resume takes them up again."""

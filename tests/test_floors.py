@@ -13,12 +13,12 @@ from tests.helpers.drivers import ROOT, environment
 
 # From the top down. A module may import those of lower floors, and of its own where that makes no circle.
 FLOORS = [
-    {"sweeps.lr_scan"},
+    {"sweeps.lr_scan", "sweeps.ship", "sweeps.show", "sweeps.__main__"},
     {"sweeps.conduct"},
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
-    | {"sweeps.resume", "sweeps.runs"},
+    | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
-    | {"sweeps.spelling", "sweeps.signals", "sweeps.failures", "sweeps.work"},
+    | {"sweeps.spelling", "sweeps.drift", "sweeps.signals", "sweeps.failures", "sweeps.work"},
     {"cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
@@ -32,7 +32,8 @@ PLACES = {
     "ray": {"trainable.trial", "sweeps.run", "cluster.connect"},
     "optuna": {"sweeps.ledger", "sweeps.spaces", "sweeps.run"},
     "mlflow": {"sweeps.runs", "sweeps.accept"},
-    "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"},
+    "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
+    | {"sweeps.show", "sweeps.__main__"},
     "matplotlib": {"sweeps.report"},
     "sklearn": {"trainable.tasks.digits"},
 }

@@ -20,6 +20,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
+from trainable.files import write_text
 from trainable.task import load_task
 from trainable.watchdog import Watchdog
 
@@ -35,9 +36,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     """A training run that Tune can stop, save, load and give another configuration.
 
     config: `number` (the trial's), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as
-    a dict), `stacks` (the file where an attempt that hangs writes them down),
-    `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is gone on
-    from), `stop_file` (its existence asks the trial to stop at the current step).
+    a dict), `stacks` (the file where an attempt that hangs writes them down), `checkpoints` (a glob pattern of
+    this trial's checkpoint folders: the newest good one is gone on from), `splits_file` (written once: which
+    samples are for what), `stop_file` (its existence asks the trial to stop at the current step).
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -53,6 +54,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         task = load_task(config["task"], config["task_settings"])
         self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
         self._run.notes["host"] = os.uname().nodename
+        self._run.notes["data"] = _recorded(task, train.data_seed, config["splits_file"])
         self._checkpoints = config["checkpoints"]
         self._verified: set[Path] = set()
         try:
@@ -131,3 +133,14 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 def _splits(task: Task, seed: int) -> Splits:
     """The trials of a sweep share their data: an actor that is reused loads it once."""
     return task.splits(seed)
+
+
+@functools.lru_cache(maxsize=1)
+def _recorded(task: Task, seed: int, splits_file: str) -> str:
+    """The fingerprint of the data; which samples are for what is written down by the first trial of a sweep."""
+    splits = _splits(task, seed)
+    fingerprint = splits.fingerprint()
+    if not os.path.exists(splits_file):
+        parts = {name: [int(index) for index in found] for name, found in splits.indices.items()}
+        write_text(Path(splits_file), json.dumps({"seed": seed, "fingerprint": fingerprint, **parts}))
+    return fingerprint

@@ -36,6 +36,7 @@ def test_the_flags_are_few() -> None:
             "--resume",
             "--retries",
             "--retry-failed",
+            "--allow-drift",
             "--tracking-uri",
             "--config",
             "--set",
