@@ -257,7 +257,9 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
 
     def _end(self, number: int, failure: Failure | None) -> None:
         self._work.end(number, failure)
-        if self._work.all_fail_alike() and self._interruption.stopping_since is None:
+        alike = self._work.all_fail_alike()
+        if alike is not None and self._interruption.stopping_since is None:
+            self._interruption.say(f"the first trials all failed alike ({alike}): the others are not begun")
             self._interruption.stop_trials()
 
 

@@ -13,6 +13,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from rich.console import Console
 
+from sweeps import lr_scan
 from sweeps.conduct import Judgement, Outcome, conduct
 from sweeps.failures import Failure, classify, may_try_again
 from sweeps.history import History
@@ -21,7 +22,7 @@ from sweeps.placement import Wish
 from sweeps.store import Folder
 from sweeps.sweep import Sweep
 from sweeps.work import Work
-from tests.helpers.drivers import ROOT
+from tests.helpers.drivers import ROOT, result_of
 from trainable.config import TrainConfig
 
 Scan = Callable[..., tuple[int, dict[str, Any]]]
@@ -224,11 +225,14 @@ def test_all_fail_alike(scan: Scan, launch_folder: Path, capsys: pytest.CaptureF
     Path("broken").touch()
     settings = {"mood": "broken", "broken": launch_folder / "broken", "step_log": launch_folder / "steps.log"}
     task = [part for name, value in settings.items() for part in ("--set", f"task.{name}={value}")]
-    code, result = scan(
-        "--name", "alike", "--task", FRAGILE, *task, "--lrs", "3e-3", "1e-3", "3e-4", "1e-4", "3e-5",
-        "--retries", "0", "--trials-at-once", "1", "--cpus-per-trial", "1",
-    )  # fmt: skip
+    arguments = ("--name", "alike", "--task", FRAGILE, *task, "--lrs", "3e-3", "1e-3", "3e-4", "1e-4", "3e-5")
+    code = lr_scan.main([*arguments, "--retries", "0", "--trials-at-once", "1", "--cpus-per-trial", "1"])
     assert code == 1
+    said = capsys.readouterr()
+    assert "all failed alike (exception: RuntimeError: it is broken): the others are not begun" in said.err
+    assert "go on with --resume alike --retry-failed" in said.out
+    assert "trial 2 failed: exception: RuntimeError: it is broken" in said.out
+    result = result_of(launch_folder / "results/alike")
     assert result["status"] == "failed"
     assert [trial["state"] for trial in result["trials"]][:3] == ["failed"] * 3
     assert "failed" not in [trial["state"] for trial in result["trials"]][3:]
