@@ -96,7 +96,7 @@ def conduct(
     """
     phases = Phases(began)
     if address is None:  # what can never be placed here is refused before Ray starts
-        place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), len(sweep.points), sweep.train)
+        place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), sweep.num_planned, sweep.train)
     threading.Thread(target=_import_ahead, daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
@@ -106,7 +106,7 @@ def conduct(
         capacity = stack.enter_context(connected(address))
         interruption.claim()  # Ray has its own handler of SIGTERM
         phases.end("ray_start_s")
-        placement = place(wish, capacity, len(sweep.points), sweep.train)
+        placement = place(wish, capacity, sweep.num_planned, sweep.train)
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
         ledger = _open(folder, sweep, tracking_uri, drift)

@@ -21,7 +21,8 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeps.drift import data_key
-from sweeps.spaces import suggest_point
+from sweeps.reopen import reopen
+from sweeps.spaces import decoded, suggest_from, suggest_point
 from sweeps.sweep import Sweep
 from trainable.crashpoint import crash_point
 
@@ -35,11 +36,8 @@ _OPTUNA_STATES = {
     "diverged": TrialState.FAIL,
     "failed": TrialState.FAIL,
 }
-_REOPEN = (
-    "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE trial_id = :id",
-    "DELETE FROM trial_values WHERE trial_id = :id",
-    "DELETE FROM trial_user_attributes WHERE trial_id = :id AND \"key\" IN ('state', 'reason', 'weights_sha256')",
-)
+# Optuna's own default would draw values, unseeded, whenever a trial object is made; spaces.py draws where it is needed.
+_NO_SAMPLER = optuna.samplers.RandomSampler(seed=0)
 _LIVE_STATES: dict[TrialState, State] = {TrialState.RUNNING: "running", TrialState.WAITING: "waiting"}
 
 
@@ -72,7 +70,10 @@ class Ledger:
         self._storage = _storage_at(path)
         (summary,) = optuna.get_all_study_summaries(self._storage, include_best_trial=False)
         self._study = optuna.load_study(
-            study_name=summary.study_name, storage=self._storage, pruner=_pruner(self._read_sweep(summary.user_attrs))
+            study_name=summary.study_name,
+            storage=self._storage,
+            sampler=_NO_SAMPLER,
+            pruner=_pruner(self._read_sweep(summary.user_attrs)),
         )
         self.sweep = self._read_sweep(summary.user_attrs)
         self._data_seen: set[int] = set()
@@ -97,7 +98,7 @@ class Ledger:
         study.set_user_attr("fingerprint", sweep.fingerprint())
         for name, value in attributes.items():
             study.set_user_attr(name, value)
-        for point in sweep.points:
+        for point in sweep.points or [{}] * sweep.num_planned:  # those of a space get their parameters when they begin
             study.enqueue_trial(dict(point))
         storage.remove_session()
         storage.engine.dispose()
@@ -115,7 +116,10 @@ class Ledger:
         for point in sweep.points:
             if dict(point) not in present:
                 self._study.enqueue_trial(dict(point))
+        for _ in range(len(records), sweep.num_planned if sweep.space else 0):
+            self._study.enqueue_trial({})
         self._reopen([record.number for record in records if self._is_short(record)])
+        self._prune_what_a_kill_left()
 
     def _is_short(self, record: TrialRecord) -> bool:
         """Whether a complete trial has epochs left. One that lost patience has none: it would lose it again."""
@@ -140,26 +144,14 @@ class Ledger:
         return failures
 
     def _reopen(self, numbers: list[int]) -> None:
-        """Make ended trials running ones, under their numbers.
-
-        Optuna has no way back from COMPLETE or FAIL, and a second trial in place of the first would be counted by its
-        samplers and pruners as another one. So the rows are changed: the state, and what was told at the end.
-        The reports stay, and the trial goes on from them as after an interruption.
-        """
+        """Make ended trials running ones, under their numbers; they go on as after an interruption."""
         if not numbers:
             return
         trials = self._study.get_trials(deepcopy=False)
-        connection = self._storage.engine.raw_connection()
-        try:
-            for number in numbers:
-                for statement in _REOPEN:
-                    connection.cursor().execute(statement, {"id": trials[number]._trial_id})
-            connection.commit()
-        finally:
-            connection.close()
+        reopen(self._storage, [trials[number]._trial_id for number in numbers])
         # Optuna keeps ended trials in memory, for good.
         self._study = optuna.load_study(
-            study_name=self._study.study_name, storage=self._storage, pruner=self._study.pruner
+            study_name=self._study.study_name, storage=self._storage, sampler=_NO_SAMPLER, pruner=self._study.pruner
         )
 
     def attribute(self, name: str) -> Any:
@@ -189,7 +181,11 @@ class Ledger:
             assert asked.number == number, "waiting trials are asked for in the order of their numbers"
             crash_point("ask")
         trial = self._live(number)
-        suggest_point(trial, self.trial(number).params, self.sweep.points)
+        sweep = self.sweep
+        if sweep.space:
+            suggest_from(self._study, trial, sweep.space, sweep.sampler, sweep.train.seed)
+        else:
+            suggest_point(trial, self.trial(number).params, sweep.points)
         trial.set_user_attr("attempts", self.trial(number).attempts + 1)
         return self.trial(number)
 
@@ -226,8 +222,25 @@ class Ledger:
             self.note("data", None)  # the next reports say what they are now
 
     def should_prune(self, number: int) -> bool:
-        """Whether the pruner, from the reports in the ledger, would stop this trial now."""
-        return bool(self._live(number).should_prune())
+        """Whether the pruner, from the reports in the ledger, would stop this trial now.
+
+        It is asked once for each report, and its answer kept: some pruners count the asking.
+        """
+        if self.sweep.pruner == "none":
+            return False
+        trial, reports = self._live(number), self.trial(number).reports
+        decided = trial.user_attrs.get("decided")
+        if decided is None or decided["report"] != reports:
+            decided = {"report": reports, "prune": bool(trial.should_prune())}
+            trial.set_user_attr("decided", decided)
+        return bool(decided["prune"])
+
+    def _prune_what_a_kill_left(self) -> None:
+        """A driver may die between a trial's report and the end that this report was the reason for."""
+        for record in self.trials():
+            left = record.state == "running" and record.epochs < self.sweep.trial_config(record.params)[0].epochs
+            if left and record.reports and "stopped_early" not in record.notes and self.should_prune(record.number):
+                self.finish(record.number, "pruned", reason=f"pruned after epoch {record.epochs:g}")
 
     def finish(
         self, number: int, state: State, *, reason: str | None = None, weights_sha256: str | None = None
@@ -260,7 +273,7 @@ class Ledger:
     def _params(self, trial: FrozenTrial) -> dict[str, Any]:
         # A crash may have come between one parameter and the next.
         asked: dict[str, Any] = trial.system_attrs.get("fixed_params", {})
-        return {**asked, **trial.params}
+        return {**asked, **decoded(self.sweep.space, trial.params)}
 
     def _record(self, trial: FrozenTrial, runs: Mapping[int, str]) -> TrialRecord:
         noted = trial.user_attrs
@@ -298,4 +311,6 @@ def _storage_at(path: Path) -> RDBStorage:
 def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
     if sweep.pruner == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=sweep.pruner_startup, n_warmup_steps=0)
+    if sweep.pruner == "asha":
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=1)
     return optuna.pruners.NopPruner()

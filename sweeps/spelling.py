@@ -104,7 +104,10 @@ def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 def shared_params(sweep: Sweep) -> dict[str, Any]:
     """What all trials share, and what was tried of the rest."""
-    varied = {name for point in sweep.points for name in point}
+    varied = {name for point in sweep.points for name in point} | set(sweep.space)
     shared = params_of(sweep.task, sweep.train, sweep.task_settings)
-    tried = {f"tried.{name}": json.dumps([point.get(name) for point in sweep.points]) for name in sorted(varied)}
+    tried = {
+        f"tried.{name}": json.dumps(sweep.space.get(name) or [point.get(name) for point in sweep.points])
+        for name in sorted(varied)
+    }
     return {**{name: value for name, value in shared.items() if name not in varied}, **tried}

@@ -18,7 +18,7 @@ FLOORS = [
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
     | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
-    | {"sweeps.spelling", "sweeps.drift", "sweeps.signals", "sweeps.failures", "sweeps.work"},
+    | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
     {"cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
@@ -30,7 +30,7 @@ FLOORS = [
 ]
 PLACES = {
     "ray": {"trainable.trial", "sweeps.run", "cluster.connect"},
-    "optuna": {"sweeps.ledger", "sweeps.spaces", "sweeps.run"},
+    "optuna": {"sweeps.ledger", "sweeps.reopen", "sweeps.spaces", "sweeps.run"},
     "mlflow": {"sweeps.runs", "sweeps.accept"},
     "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
     | {"sweeps.show", "sweeps.__main__"},
