@@ -74,6 +74,9 @@ def _marked(mark: bytes) -> Iterator[int]:
 def _reap(mark: bytes) -> None:
     import signal
 
+    # Slurm and others send their signals to every process of a job; this one must be the last to go.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()  # until the driver closes its end, or dies
     began = time.monotonic()
     while time.monotonic() - began < GIVE_UP_S:
