@@ -189,6 +189,7 @@ def _answer(
     result, judgement = _judge(ledger, history, judge, status)
     write_text(folder.result, result.to_json())
     missing = tracker.close(MLFLOW_STATUS[status], [folder.plot, folder.result], wait_s)
+    tracker.stop()
     return result, judgement, missing
 
 

@@ -85,6 +85,7 @@ def ship(folder: Folder, uri: str | None = None) -> tuple[str, str | None]:
         missing = tracker.close(
             _status(folder, unfinished), [path for path in _files(folder) if path.is_file()], WAIT_S
         )
+        tracker.stop()
         RunIds(ledger, tracker).note()
     finally:
         ledger.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
@@ -86,6 +85,7 @@ class Tracker:
         self._problem: str | None = None
         self._changed = threading.Condition()
         self._closing = False
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
 
     def start(self) -> None:
@@ -141,17 +141,27 @@ class Tracker:
             f"a resume sends the rest, and so does python -m sweeps.ship {self._name}"
         )
 
+    def stop(self) -> None:
+        """Try no more. Two trackers of one sweep at a time would make each run twice."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+
     def _work(self) -> None:
         """The thread: show what is wanted, again and again after a failure, until all is shown."""
-        while True:
+        while not self._stopped.is_set():
             with self._changed:
-                self._changed.wait_for(lambda: self._wanted or self._closing or not self._opened)
+                self._changed.wait_for(
+                    lambda: self._wanted or self._closing or not self._opened or self._stopped.is_set()
+                )
                 batch = dict(self._wanted)
             try:
                 self._runs.open()
                 self._opened = True
                 problems: list[Exception] = []
                 for number, record in batch.items():
+                    if self._stopped.is_set():
+                        return
                     try:
                         self._show(record)
                     except Exception as error:  # it will be tried again; the other trials do not wait for it
@@ -170,7 +180,7 @@ class Tracker:
                     return
             except Exception as error:  # the edge to a foreign service: whatever it raises, training goes on
                 self._problem = f"{type(error).__name__}: {str(error)[:200]}"
-                time.sleep(RETRY_S)
+                self._stopped.wait(RETRY_S)
 
     def _show(self, record: TrialRecord) -> None:
         self._runs.show(record, interrupted=self._interrupted)
