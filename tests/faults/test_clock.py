@@ -27,6 +27,7 @@ SAYS_WHEN = {
     "sweeps/run.py": "the time of a report, for MLflow's axis",
     "sweeps/lr_scan.py": "the default name, and when the command began",
     "sweeps/conduct.py": "how long its phases took",
+    "sweeps/overview.py": "how old a sweep is, in the list of them",
     "trainable/single/folder.py": "the default name",
 }
 YEAR_S = 365 * 86400

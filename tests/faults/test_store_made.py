@@ -23,12 +23,11 @@ def opens(path: Path) -> bool:
     return bool(MlflowClient(f"sqlite:///{path}").search_experiments())
 
 
-@pytest.mark.parametrize("tables", [3, 20])
-def test_killed_half_way(tables: int, tmp_path: Path) -> None:
+def test_killed_half_way(tmp_path: Path) -> None:
     store, beside = tmp_path / "mlflow.db", tmp_path / "mlflow.db.one.part"
     command = [sys.executable, "-c", MAKE, f"sqlite:///{store}"]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
-    while num_tables(beside) < tables and process.poll() is None:
+    while num_tables(beside) < 10 and process.poll() is None:
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

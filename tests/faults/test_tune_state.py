@@ -30,7 +30,7 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [tear, pytest.param(empty, marks=pytest.mark.slow), Path.unlink])
+@pytest.mark.parametrize("harm", [tear, *(pytest.param(harm, marks=pytest.mark.slow) for harm in (empty, Path.unlink))])
 def test_snapshots(harm: Callable[[Path], Any], stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
     """And the history's last line, which the ledger does not know yet, is torn, too."""
     place = stopped()
