@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeps.runs import _make_database
