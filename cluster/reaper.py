@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 MARK = "STEADYSWEEP_DRIVER"
 GRACE_S = 2.0  # for whoever is leaving already
+QUIET_S = 3.0  # without any of them in sight, they are gone
 GIVE_UP_S = 60.0  # on a process that not even SIGKILL ends
 WATCH_EVERY_S = 0.2
 
@@ -78,15 +79,15 @@ def _reap(mark: bytes) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()  # until the driver closes its end, or dies
-    began = time.monotonic()
+    began = seen = time.monotonic()
     while time.monotonic() - began < GIVE_UP_S:
-        left = 0
         for descriptor in _marked(mark):
-            left += 1
-            if time.monotonic() - began > GRACE_S:
+            seen = time.monotonic()
+            if seen - began > GRACE_S:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        if not left:
+        # A process that is just being started shows no environment for a moment; one empty look proves nothing.
+        if time.monotonic() - seen > QUIET_S:
             return
         time.sleep(WATCH_EVERY_S)
 

@@ -69,6 +69,7 @@ def go_through(place: Path, unbroken: Facts, at_once: int, num_kills: int, draw:
     return kills
 
 
+@pytest.mark.slow
 def test_three_times(tmp_path: Path, unbroken: Facts) -> None:
     go_through(tmp_path, unbroken, at_once=2, num_kills=3, draw=random.Random(4))
 

@@ -71,7 +71,14 @@ def leaves(process: subprocess.Popen[str], seconds: float) -> int:
     return code
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138)])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("SIGINT", 130),
+        pytest.param("SIGTERM", 143, marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", 138, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_while_trials_run(name: str, code: int, tmp_path: Path, marked: Marked) -> None:
     """B51 a, c: with loader workers. Nothing is left, and a resume takes no step twice."""
     with driver(*ARGUMENTS, *SLOW, *LOADED, cwd=tmp_path) as process:
@@ -112,6 +119,7 @@ def test_a_second_signal_leaves_at_once(tmp_path: Path, marked: Marked) -> None:
     assert [trial["epochs"] for trial in result_of(tmp_path / "results/told")["trials"]] == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_steps_that_hang_do_not_keep_a_driver(tmp_path: Path, marked: Marked) -> None:
     """One signal, and trials that cannot save: the driver leaves in time all the same."""
     gate = tmp_path / "gate"
@@ -137,6 +145,7 @@ def test_a_signal_while_ray_starts(name: str, code: int, tmp_path: Path, marked:
     assert not Folder(tmp_path / "results/told").is_taken()
 
 
+@pytest.mark.slow
 def test_a_signal_during_the_final_answer(tmp_path: Path, marked: Marked) -> None:
     folder = tmp_path / "results/told"
     with driver(*ARGUMENTS, cwd=tmp_path) as process:
@@ -150,6 +159,7 @@ def test_a_signal_during_the_final_answer(tmp_path: Path, marked: Marked) -> Non
     assert [trial["attempts"] for trial in result_of(folder)["trials"]] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_nothing(tmp_path: Path, marked: Marked) -> None:
     """B51 d: only the driver is killed, while a loader worker hangs that would never notice."""
     gate = tmp_path / "gate"

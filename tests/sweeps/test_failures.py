@@ -210,7 +210,9 @@ def test_out_of_memory_is_tried_once_more_alone(local_ray: None, launch_folder: 
     assert outcome.exit_code == 0
 
 
-@pytest.mark.parametrize("mood", ["lacking", "none", "vector", "text"])
+@pytest.mark.parametrize(
+    "mood", ["lacking", "none", *(pytest.param(mood, marks=pytest.mark.slow) for mood in ("vector", "text"))]
+)
 def test_b22_one_trial_without_the_metric(mood: str, local_ray: None, launch_folder: Path) -> None:
     """Only that trial fails; the message is the trial's, and names the key."""
     outcome, trials = run_moods("b22", ["good", mood, "good"], metric="val_extra")
@@ -290,6 +292,7 @@ def test_a_loader_worker_that_hangs(scan: Scan, launch_folder: Path) -> None:
     assert "attempt 1: stalled: no progress for" in tags["steadysweep.failures"]
 
 
+@pytest.mark.slow
 def test_a_step_that_always_hangs(scan: Scan, launch_folder: Path) -> None:
     gate = launch_folder / "gate"
     code, result = hold(scan, gate, "--set", f"task.gate={gate}", "--set", "task.from_step=5", until=lambda: False)

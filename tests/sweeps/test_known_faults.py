@@ -169,6 +169,7 @@ def moody_driver(tmp_path: Path) -> Callable[..., None]:
     return run_and_kill
 
 
+@pytest.mark.slow
 def test_b11_a_complete_trial_is_not_run_again(tmp_path: Path, moody_driver: Callable[..., None]) -> None:
     """Killed when trial 0 had just become complete: its 160 steps are taken once, and of trial 1 at most an epoch's
     are taken again. The state on the disk elsewhere was ten seconds old, and trial 0 began anew."""
@@ -272,7 +273,14 @@ def files_of_ours(folder: Path) -> set[Path]:
     return found
 
 
-@pytest.mark.parametrize("results", ["./out", "a path with spaces, 50% of #1? {x}", "~/out"])
+@pytest.mark.parametrize(
+    "results",
+    [
+        "a path with spaces, 50% of #1? {x}",
+        pytest.param("./out", marks=pytest.mark.slow),
+        pytest.param("~/out", marks=pytest.mark.slow),
+    ],
+)
 def test_b19_results_are_below_the_launch_folder(results: str, tmp_path: Path) -> None:
     """'./out' was refused by a library, and files that a trial opened by a relative name landed in a session folder.
     Resumed from another folder, by the absolute path that was printed."""

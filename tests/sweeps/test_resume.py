@@ -74,7 +74,9 @@ def test_killed_at_five_moments(tmp_path: Path, unbroken: dict[str, object]) -> 
     assert {run.data.tags["mlflow.parentRunId"] for run in runs} == {parent.info.run_id}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_asked_to_stop(number: int, code: int, tmp_path: Path, unbroken: dict[str, object]) -> None:
     """Ctrl-C and SIGTERM: trials save at their current step, the result says so, and no step is taken twice."""
     folder = tmp_path / "results/kept"
