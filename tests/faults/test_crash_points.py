@@ -37,8 +37,10 @@ def test_three_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
     assert_all_points_are_shown(tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("at_once", [1, 2])
+AT_ONCE = [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("at_once", AT_ONCE)
 @pytest.mark.parametrize("point", IN_DRIVER)
 def test_driver(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     crash = f"{point}:{IN_DRIVER[point]}:kill"
@@ -48,8 +50,7 @@ def test_driver(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> No
     assert_all_points_are_shown(tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("at_once", AT_ONCE)
 @pytest.mark.parametrize("point", IN_WORKER)
 def test_worker(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     assert run(tmp_path, *arguments(tmp_path, at_once), crash=f"{point}:{IN_WORKER[point]}:kill") == 0, log_of(tmp_path)

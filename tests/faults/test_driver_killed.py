@@ -74,7 +74,7 @@ def test_three_times(tmp_path: Path, unbroken: Facts) -> None:
     go_through(tmp_path, unbroken, at_once=2, num_kills=3, draw=random.Random(4))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_ten_times(at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     """Twenty with both. A sweep that is finished before is compared, and another one begun."""

@@ -30,7 +30,7 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [tear, *(pytest.param(harm, marks=pytest.mark.slow) for harm in (empty, Path.unlink))])
+@pytest.mark.parametrize("harm", [tear, *(pytest.param(harm, marks=pytest.mark.soak) for harm in (empty, Path.unlink))])
 def test_snapshots(harm: Callable[[Path], Any], stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
     """And the history's last line, which the ledger does not know yet, is torn, too."""
     place = stopped()
@@ -42,7 +42,7 @@ def test_snapshots(harm: Callable[[Path], Any], stopped: Callable[[], Path], sca
     assert go_on(scan, place, unbroken) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_everything_of_tune_but_the_checkpoints(stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
     place = stopped()
     for attempt in (folder_in(place) / "trials").iterdir():
