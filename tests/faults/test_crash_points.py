@@ -25,6 +25,7 @@ IN_DRIVER = {"ask": 4, "report": 11, "ledger-before-commit": 11, "ledger-after-c
 IN_WORKER = {"trial-start": 4, "step": 450, "checkpoint-before-manifest": 11, "checkpoint-after-manifest": 11}
 
 
+@pytest.mark.slow
 def test_three_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
     """The driver between the asking and the parameters, a worker with its checkpoint's state cut off, the driver
     between a report's value and its counting."""

@@ -132,6 +132,7 @@ def test_b07_one_at_a_time(local_ray: None, launch_folder: Path) -> None:
     assert finished[0].data.metrics["val_loss"] == pytest.approx(result["best"]["metrics"]["val_loss"])
 
 
+@pytest.mark.slow
 def test_b07_three_at_a_time(local_ray: None, launch_folder: Path) -> None:
     """Whether the bad one is caught in time depends on who is faster; what is said of it must fit what it did."""
     outcome, result = moody_sweep(launch_folder / "results/together", at_once=3)
@@ -357,6 +358,7 @@ def test_b58_each_launch_folder_has_its_own_store(
     assert stores_below(launch_folder, session_folder()) == stores
 
 
+@pytest.mark.slow
 def test_b58_a_relative_address_means_the_launch_folder(
     scan: Scan, launch_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +399,7 @@ def test_b58_the_retired_store_of_files(
     assert list(launch_folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_b58_json_on_stdout_names_the_store(tmp_path: Path) -> None:
     """In a process of its own, with the address from the shell: what a program reads is absolute too."""
     done = run_command("--name", "read", "--json", *SMALL, cwd=tmp_path, MLFLOW_TRACKING_URI="sqlite:///mine.db")

@@ -65,6 +65,7 @@ def test_moved_with_its_store(scan: Scan, place: Path, monkeypatch: pytest.Monke
         assert uri == (folder / run_id / "artifacts").as_uri()
 
 
+@pytest.mark.slow
 def test_copied_without_its_store(scan: Scan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy gets a store of its own in its results folder, with all that the history knows; the original and
     its runs stay as they are."""
@@ -81,6 +82,7 @@ def test_copied_without_its_store(scan: Scan, place: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in place.parent.iterdir()) == ["a", "copy of it"]
 
 
+@pytest.mark.slow
 def test_a_store_that_is_gone(scan: Scan, place: Path) -> None:
     """Where only the database was deleted, the same address is filled again from the history."""
     scan("--name", "kept", *ARGUMENTS)
@@ -91,6 +93,7 @@ def test_a_store_that_is_gone(scan: Scan, place: Path) -> None:
     all_is_there(result, 1)
 
 
+@pytest.mark.slow
 def test_original_and_copy_have_runs_of_their_own(scan: Scan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both in one store, as on a server that all use: the copy does not write into the original's runs."""
     _, first = scan("--name", "kept", *ARGUMENTS)

@@ -397,12 +397,19 @@ def test_it_runs_where_only_torch_is_installed(folder: Path) -> None:
     assert (run["config"]["lr"], run["config"]["freeze"]) == (0.01, ["0.*"])
 
 
+def _plain_environment() -> dict[str, str]:
+    """Without the debugger that Ray, started by another test of this process, has put into the environment."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONBREAKPOINT"}
+
+
 def test_a_breakpoint_in_the_task_stops_there_and_the_terminal_has_a_bar(folder: Path) -> None:
     """On a real (pseudo) terminal, as a user has it."""
     command = [sys.executable, "-m", "trainable", "--task", "blobs.py:Blobs", *SETTINGS, "--out", "one"]
     command += ["--set", "task.at_call=9", "--set", "task.event=breakpoint"]
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**_plain_environment(), "TERM": "xterm"}
+    )
     os.close(theirs)
     shown = _read(ours, until=b"(Pdb)")
     os.write(ours, b"p 20 + 3\nc\n")
