@@ -15,7 +15,7 @@ from sweeps.cli import number_of
 from sweeps.drift import data_fingerprint, differences, identity
 from sweeps.ledger import Ledger
 from sweeps.moved import present_store
-from sweeps.store import Folder, checked_name, sweeps_in
+from sweeps.store import Folder, existing_sweep, sweeps_in
 from sweeps.sweep import Sweep, split_params
 from trainable.config import TrainConfig
 from trainable.task import absolute_spec, load_task
@@ -39,16 +39,12 @@ class Resumed:
 def resumed(results: Path, asked: Mapping[str, Any], question: str, lrs: list[float] | None) -> Resumed:
     """The sweep to go on with. Raises ValueError where there is none, or where the flags, the task's code, its
     data or torch differ from what its trials were trained with, unless `--allow-drift` was given."""
-    present = sweeps_in(results)
     name = asked["resume"]
     if name:
-        folder = Folder(results / checked_name(name))
-        if not folder.ledger.is_file():
-            names = ", ".join(found.name for found in present[:10]) or "none"
-            raise ValueError(f"--resume {name}: there is no such sweep in {results}; there are: {names}")
+        folder = existing_sweep(results, name, "--resume")
     else:
         left = {"running", "waiting", "failed"} if asked.get("retry_failed") else {"running", "waiting"}
-        unfinished = [found for found in present if _has(found, left)]
+        unfinished = [found for found in sweeps_in(results) if _has(found, left)]
         if not unfinished:
             raise ValueError(
                 f"--resume: there is no unfinished sweep in {results}; give a name to extend a finished one"

@@ -16,7 +16,7 @@ from sweeps.drift import drift_tags
 from sweeps.history import History
 from sweeps.ledger import TERMINAL, Ledger
 from sweeps.moved import present_store, settle
-from sweeps.store import Folder, checked_name, checked_results, sweeps_in
+from sweeps.store import Folder, checked_results, existing_sweep
 from sweeps.tracking import Tracker, resolve_uri
 
 WAIT_S = 30.0  # without a point being sent; then the store counts as not there
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 MLflow has all of it, 1 it does not, 2 bad input)."""
     asked = parser().parse_args(arguments)
     try:
-        folder = named(checked_results(Path(asked.results)), asked.name)
+        folder = existing_sweep(checked_results(Path(asked.results)), asked.name)
         uri = resolve_uri(asked.tracking_uri, Path.cwd()) if asked.tracking_uri else None
         with folder.owned():
             said, missing = ship(folder, uri)
@@ -44,15 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(missing)
     return 1 if missing else 0
-
-
-def named(results: Path, name: str) -> Folder:
-    """The folder of the sweep with this name. Raises ValueError that names those there are."""
-    folder = Folder(results / checked_name(name))
-    if not folder.ledger.is_file():
-        names = ", ".join(found.name for found in sweeps_in(results)[:10]) or "none"
-        raise ValueError(f"{name}: there is no such sweep in {results}; there are: {names}")
-    return folder
 
 
 def ship(folder: Folder, uri: str | None = None) -> tuple[str, str | None]:

@@ -16,7 +16,7 @@ from sweeps.cli import Parser, fail
 from sweeps.overview import Overview, look
 from sweeps.progress import STYLES
 from sweeps.resume import resume_command
-from sweeps.store import Folder, checked_name, sweeps_in
+from sweeps.store import existing_sweep
 from sweeps.sweep import describe
 
 
@@ -31,12 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 shown, 2 there is no such sweep)."""
     asked = parser().parse_args(arguments)
     try:
-        results = Path(asked.results).expanduser().resolve()
-        folder = Folder(results / checked_name(asked.name))
-        if not folder.ledger.is_file():
-            names = ", ".join(found.name for found in sweeps_in(results)[:10]) or "none"
-            raise ValueError(f"{asked.name}: there is no such sweep in {results}; there are: {names}")
-        found = look(folder)
+        found = look(existing_sweep(Path(asked.results).expanduser().resolve(), asked.name))
     except ValueError as error:
         fail(str(error))
     show(found, console_for_tables())

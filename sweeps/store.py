@@ -154,6 +154,19 @@ def why_not_writable(folder: Path) -> str | None:
     return None
 
 
+def existing_sweep(results: Path, name: str, asked_by: str = "") -> Folder:
+    """The folder of the sweep with this name. Raises ValueError that names those there are.
+
+    asked_by: the flag that gave the name, for the message.
+    """
+    folder = Folder(results / checked_name(name))
+    if not folder.ledger.is_file():
+        names = ", ".join(found.name for found in sweeps_in(results)[:10]) or "none"
+        said = f"{asked_by} {name}".strip()
+        raise ValueError(f"{said}: there is no such sweep in {results}; there are: {names}")
+    return folder
+
+
 def sweeps_in(results: Path) -> list[Folder]:
     """All sweeps below a results folder, the newest first."""
     folders = [Folder(path.parent) for path in results.glob("*/ledger.db")]
