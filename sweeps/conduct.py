@@ -145,18 +145,7 @@ def _run(
     from sweeps.run import Watcher, run_trials  # here: it brings Ray Tune, which is imported meanwhile
 
     history = History(folder.history)
-    tracker = Tracker(
-        ledger.attribute("tracking_uri"),
-        ledger.sweep,
-        ledger.attribute("sweep_id"),
-        history,
-        tags={**environment_tags(), **drift_tags(ledger.attribute("drift"))},
-        parent_run_id=ledger.attribute("mlflow_run_id"),
-        run_ids=ledger.mlflow_runs(),
-    )
-    tracker.start()
-    for record in ledger.trials():
-        tracker.update(record)  # also what an earlier driver could not send
+    tracker = start_tracker(ledger, history)
     status, alike = "failed", None
     try:
         with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
@@ -212,6 +201,23 @@ def _judge(ledger: Ledger, history: History, judge: Judge, status: str) -> tuple
     return result, judgement
 
 
+def start_tracker(ledger: Ledger, history: History) -> Tracker:
+    """A tracker at work on all that the ledger knows: also on what an earlier driver could not send."""
+    tracker = Tracker(
+        ledger.attribute("tracking_uri"),
+        ledger.sweep,
+        ledger.attribute("sweep_id"),
+        history,
+        tags={**_environment_tags(), **drift_tags(ledger.attribute("drift"))},
+        parent_run_id=ledger.attribute("mlflow_run_id"),
+        run_ids=ledger.mlflow_runs(),
+    )
+    tracker.start()
+    for record in ledger.trials():
+        tracker.update(record)
+    return tracker
+
+
 class RunIds:
     """Writes the MLflow runs' names into the ledger as they become known."""
 
@@ -258,7 +264,7 @@ def _import_ahead() -> None:
         import_module("matplotlib.backends.backend_agg")
 
 
-def environment_tags() -> dict[str, str]:
+def _environment_tags() -> dict[str, str]:
     """What the results of all trials depend on and the definition does not say."""
     packages = ("steadysweep", "torch", "ray", "optuna", "mlflow")
     tags = {f"steadysweep.version.{name}": metadata.version(name) for name in packages}

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeps.cli import Parser, fail
-from sweeps.conduct import MLFLOW_STATUS, RunIds, environment_tags
-from sweeps.drift import drift_tags
+from sweeps.conduct import MLFLOW_STATUS, RunIds, start_tracker
 from sweeps.history import History
 from sweeps.ledger import TERMINAL, Ledger
 from sweeps.moved import present_store, settle
 from sweeps.store import Folder, checked_results, existing_sweep
-from sweeps.tracking import Tracker, resolve_uri
+from sweeps.tracking import resolve_uri
 
 WAIT_S = 30.0  # without a point being sent; then the store counts as not there
 
@@ -55,20 +54,8 @@ def ship(folder: Folder, uri: str | None = None) -> tuple[str, str | None]:
     try:
         uri = uri or present_store(folder, ledger)
         settle(folder, ledger, uri)
-        tracker = Tracker(
-            uri,
-            ledger.sweep,
-            ledger.attribute("sweep_id"),
-            History(folder.history),
-            tags={**environment_tags(), **drift_tags(ledger.attribute("drift"))},
-            parent_run_id=ledger.attribute("mlflow_run_id"),
-            run_ids=ledger.mlflow_runs(),
-        )
-        tracker.start()
-        records = ledger.trials()
-        for record in records:
-            tracker.update(record)
-        unfinished = any(record.state not in TERMINAL for record in records)
+        tracker = start_tracker(ledger, History(folder.history))
+        unfinished = any(record.state not in TERMINAL for record in ledger.trials())
         before = -1
         while tracker.pending() and (sent := sum(tracker.sent().values())) > before:
             before = sent
