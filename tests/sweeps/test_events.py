@@ -40,7 +40,7 @@ class Marked:
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if int(process.name) != os.getpid() and self._mark in (process / "environ").read_bytes().split(b"\0"):
-                    found.append((process / "cmdline").read_text().replace("\0", " ")[:80])
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
             except OSError:
                 continue
         return found
