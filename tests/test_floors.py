@@ -26,7 +26,8 @@ FLOORS = [
     | {"trainable.optim", "trainable.memory", "trainable.average", "trainable.muon", "trainable.clipping"}
     | {"trainable.interval", "trainable.report", "trainable.schedule", "trainable.workers", "trainable.tasks"},
     {"trainable.config", "trainable.task", "trainable.device", "trainable.seeding", "trainable.precision"}
-    | {"trainable.settings", "trainable.plain", "trainable.files", "trainable.crashpoint", "trainable.watchdog"},
+    | {"trainable.declared", "trainable.settings", "trainable.plain", "trainable.files"}
+    | {"trainable.crashpoint", "trainable.watchdog"},
 ]
 PLACES = {
     "ray": {"trainable.trial", "sweeps.run", "cluster.connect"},

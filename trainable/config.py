@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
+
+from trainable.declared import as_declared
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -127,7 +128,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for item in fields(self):
-            value = _coerce(item.name, getattr(self, item.name), hints[item.name])
+            value = as_declared(item.name, getattr(self, item.name), hints[item.name])
             _check_limits(item.name, value, item.metadata)
             object.__setattr__(self, item.name, value)
         if self.clip_norm is not None and self.clip_value is not None:
@@ -197,38 +198,3 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     for word, holds in tests.items():
         if word in limits and not holds(value, limits[word]):
             raise ValueError(f"{name}={value!r} must be {word.replace('_', ' ')} {limits[word]}")
-
-
-def _coerce(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the type that `hint` names, or a ValueError in words."""
-    origin = get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        (hint,) = (arg for arg in get_args(hint) if arg is not type(None))
-        return _coerce(name, value, hint)
-    if origin is Literal:
-        if value not in get_args(hint):
-            raise ValueError(f"{name}={value!r} must be one of {', '.join(get_args(hint))}")
-        return value
-    if hint is bool:
-        if not isinstance(value, bool):
-            raise ValueError(f"{name}={value!r} must be true or false")
-        return value
-    if hint is int:
-        if isinstance(value, float) and value.is_integer():  # 1e3 in YAML is a float
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"{name}={value!r} must be a whole number")
-        return value
-    if hint is float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name}={value!r} must be a number")
-        return float(value)
-    if origin is tuple:
-        if isinstance(value, str) or not isinstance(value, list | tuple):
-            raise ValueError(f"{name}={value!r} must be a list of names, e.g. [backbone.*]")
-        return tuple(str(entry) for entry in value)
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name}={value!r} must be a mapping, e.g. {{'head.*': 10}}")
-    return {str(key): _coerce(f"{name}[{key!r}]", entry, float) for key, entry in value.items()}

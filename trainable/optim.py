@@ -74,7 +74,9 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
-        raise ValueError(f"nothing is left to train: freeze={list(config.freeze)} covers every parameter")
+        raise ValueError(
+            f"nothing is left to train: freeze={list(config.freeze)} and what the task freezes cover every parameter"
+        )
     for pattern in config.lr_multipliers:
         if not any(fnmatchcase(name, pattern) for name in trained):
             raise ValueError(

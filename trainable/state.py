@@ -69,7 +69,7 @@ class TrainState:
         self.device = numerics.device
         seeding.seed_everything(config.seed)
         self.model: nn.Module = task.model().to(self.device)
-        self.frozen = freeze(self.model, config.freeze)
+        self.frozen = freeze(self.model, (*config.freeze, *task.frozen()))
         self.optimizer: Optimizer = make_optimizer(self.model, config)
         self.trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self._numerics = numerics

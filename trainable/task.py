@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainable.config import unknown_name
+from trainable.declared import as_declared
 
 if TYPE_CHECKING:
     import torch
@@ -36,18 +37,20 @@ class Splits:
 
     `train` and `val` are each a tuple of tensors whose first dimension counts the samples
     (images: (N, C, H, W) float, labels: (N,) long), or a map-style Dataset that gives such a tuple
-    for one sample. `indices` records which samples of the source went where.
+    for one sample. `indices` records which samples of the source went where; `source` says which
+    source that was (a digest of its files), where the samples themselves are not at hand.
     """
 
     train: Examples
     val: Examples
     indices: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)
+    source: str = ""
 
     def fingerprint(self) -> str:
-        """sha256 over the recorded indices and, for tensors, over the samples themselves."""
+        """sha256 over the source, the recorded indices and, for tensors, the samples themselves."""
         import torch
 
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.source.encode())
         for name in sorted(self.indices):
             digest.update(f"{name}:{self.indices[name]};".encode())
         for examples in (self.train, self.val):
@@ -100,12 +103,25 @@ class Task(abc.ABC):
         """A training batch, changed at random on its device; draws only from `generator`."""
         return batch
 
+    def space(self) -> dict[str, Any]:
+        """What a search of this task tries unless told otherwise: names are TrainConfig's, or `task.<field>`.
+
+        `{"lr": {"log": [1e-4, 1e-1]}, "task.width": {"choice": [32, 64]}, "task.depth": {"int": [1, 4]},
+        "task.dropout": {"float": [0.0, 0.5]}}`.
+        """
+        return {}
+
+    def frozen(self) -> tuple[str, ...]:
+        """Glob patterns of parameters and modules of the model that stay as they are, beside config.freeze."""
+        return ()
+
     def settings(self) -> dict[str, Any]:
         """The fields of the task, as plain values."""
-        return {
+        found = {
             item.name: getattr(self, item.name)
             for item in dataclasses.fields(self)  # type: ignore[arg-type]
         }
+        return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
 
 
 def known_tasks() -> list[str]:
@@ -120,33 +136,53 @@ def absolute_spec(spec: str) -> str:
     return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else spec
 
 
+def absolute_settings(spec: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` whose relative paths mean the same in any working directory, as plain values."""
+    hints = _hints(spec, _find_class(spec))
+    return {
+        name: str(Path(value).expanduser().absolute())
+        if Path in (hints.get(name), *typing.get_args(hints.get(name))) and isinstance(value, str | Path) and value
+        else value
+        for name, value in settings.items()
+    }
+
+
 def load_task(spec: str, settings: Mapping[str, Any] | None = None) -> Task:
     """The task that `spec` names: a built-in one, `package.module:Class` or `path/file.py:Class`.
 
-    Raises ValueError in words: unknown name, file or class missing, import fails, unknown setting.
+    Raises ValueError in words: unknown name, file or class missing, import fails, unknown setting, a setting that
+    is missing or of the wrong type.
     """
     task_class = _find_class(spec)
     settings = dict(settings or {})
-    known = [item.name for item in dataclasses.fields(task_class)]  # type: ignore[arg-type]
+    fields = dataclasses.fields(task_class)  # type: ignore[arg-type]
+    known = [item.name for item in fields]
     for name in settings:
         if name not in known:
             raise ValueError(unknown_name(f"setting of task {spec!r}", f"task.{name}", [f"task.{k}" for k in known]))
-    hints = typing.get_type_hints(task_class)
+    nothing = dataclasses.MISSING
+    needed = [item.name for item in fields if item.init and item.default is nothing and item.default_factory is nothing]
+    missing = [f"task.{name}" for name in needed if name not in settings]
+    if missing:
+        example = " ".join(f"--set {name}=..." for name in missing)
+        raise ValueError(f"task {spec!r} needs {' and '.join(missing)}: say {example}")
+    hints = _hints(spec, task_class)
     try:
-        return task_class(**{name: _as_declared(value, hints.get(name)) for name, value in settings.items()})
+        return task_class(
+            **{name: as_declared(f"task.{name}", value, hints.get(name)) for name, value in settings.items()}
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(f"task {spec!r} refuses {settings}: {error}") from error
 
 
-def _as_declared(value: Any, hint: Any) -> Any:
-    """YAML has lists where a frozen dataclass has tuples, and whole numbers where it has floats."""
-    if isinstance(value, list) and (hint is tuple or typing.get_origin(hint) is tuple):
-        return tuple(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint in (int, float, bool, str) and type(value) is not hint:
-        raise ValueError(f"{value!r} is not of type {hint.__name__}")
-    return value
+def _hints(spec: str, task_class: type[Task]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(task_class)
+    except NameError as error:
+        raise ValueError(
+            f"task {spec!r}: the type of a field cannot be read: {error}; import it where the class can see it, "
+            "not only for type checkers"
+        ) from error
 
 
 def _find_class(spec: str) -> type[Task]:

@@ -48,6 +48,14 @@ class Digits(Task):
             num_inputs = self.width
         return nn.Sequential(*layers, nn.Linear(num_inputs, NUM_CLASSES))
 
+    def space(self) -> dict[str, Any]:
+        return {
+            "lr": {"log": [1e-4, 1e-1]},
+            "task.width": {"choice": [32, 64, 128]},
+            "task.depth": {"int": [1, 4]},
+            "task.dropout": {"float": [0.0, 0.5]},
+        }
+
     def splits(self, seed: int) -> Splits:
         images, labels, parts = self._load(seed)
         return Splits(
