@@ -19,7 +19,7 @@ FLOORS = [
     | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
     | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
-    {"cluster.connect", "cluster.reaper"},
+    {"sweeps.statistics", "cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
     {"trainable.state", "trainable.checkpoint", "trainable.saving", "trainable.data", "trainable.loader"}
@@ -36,6 +36,7 @@ PLACES = {
     "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
     | {"sweeps.show", "sweeps.__main__"},
     "matplotlib": {"sweeps.report"},
+    "scipy": {"sweeps.statistics"},
     "sklearn": {"trainable.tasks.digits"},
 }
 # A task is looked up by its name, and a task may use what the others offer.
