@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import shutil
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
 
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from cluster.connect import connected, this_machine
 from sweeps.drift import drift_tags, identity
-from sweeps.failures import Failure
+from sweeps.failures import Failure, Refused
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.moved import settle
@@ -35,6 +36,7 @@ from sweeps.tracking import Tracker, import_client
 from trainable.files import write_text
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
+DISCARD_WAIT_S = 10.0  # for the runs of a sweep that never began
 INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
@@ -92,7 +94,8 @@ def conduct(
     """Run what is not finished of a sweep, and answer. A folder without a ledger is a new sweep.
 
     retries: how often a trial whose own code raises is tried again; retry_failed: also trials that failed before.
-    Raises ValueError for what cannot be done, before anything is written.
+    Raises ValueError for what cannot be done, before anything is written; where only a trial's process could see
+    it (Refused), what was written of a new sweep is taken away again.
     """
     phases = Phases(began)
     if address is None:  # what can never be placed here is refused before Ray starts
@@ -100,6 +103,7 @@ def conduct(
     threading.Thread(target=_import_ahead, daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_free_if_refused(folder))
         interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True)))
         # Ray prints what happens to its workers on stdout, which belongs to the answer.
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -118,6 +122,18 @@ def conduct(
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
     return outcome
+
+
+@contextlib.contextmanager
+def _free_if_refused(folder: Folder) -> Iterator[None]:
+    """A new sweep that cannot be trained leaves no folder: its name is free for the next try."""
+    is_new = not folder.ledger.is_file()
+    try:
+        yield
+    except Refused:
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
 
 
 def _open(folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str]) -> Ledger:
@@ -147,6 +163,14 @@ def _run(
     history = History(folder.history)
     tracker = start_tracker(ledger, history)
     status, alike = "failed", None
+
+    def answer() -> tuple[SweepResult, Judgement, str | None]:
+        phases.end("trials_s")
+        wait_s = TRACKING_WAIT_S if interruption.signal is None else INTERRUPTED_WAIT_S
+        found = _answer(folder, ledger, history, tracker, judge, status, wait_s)
+        phases.end("answer_s")
+        return found
+
     try:
         with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
             watchers: list[Watcher] = [tracker, progress, RunIds(ledger, tracker)]
@@ -154,14 +178,17 @@ def _run(
         states = {record.state for record in ledger.trials()}
         if alike is None and states != {"failed"}:
             status = "interrupted" if states & {"running", "waiting"} else "finished"
-    finally:
-        phases.end("trials_s")
-        remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
-        remarks += _on_failures(ledger.trials(), alike, folder.name)
-        wait_s = TRACKING_WAIT_S if interruption.signal is None else INTERRUPTED_WAIT_S
-        result, judgement, missing = _answer(folder, ledger, history, tracker, judge, status, wait_s)
-        remarks += [missing] if missing else []
-        phases.end("answer_s")
+    except Refused:
+        tracker.discard(DISCARD_WAIT_S)
+        raise
+    except BaseException:
+        answer()
+        raise
+    result, judgement, missing = answer()
+    remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
+    remarks += _on_checks(folder)
+    remarks += _on_failures(ledger.trials(), alike, folder.name)
+    remarks += [missing] if missing else []
     return Outcome(result, judgement, folder, _exit_code(result, interruption.exit_code), remarks)
 
 
@@ -235,6 +262,16 @@ class RunIds:
             self._ledger.note("mlflow_runs", {str(number): run for number, run in found.items()})
         if self._tracker.parent_run_id and not self._ledger.attribute("mlflow_run_id"):
             self._ledger.note("mlflow_run_id", self._tracker.parent_run_id)
+
+
+def _on_checks(folder: Folder) -> list[str]:
+    """What the checks before the first trial doubted, and did not refuse."""
+    try:
+        findings = json.loads(folder.checks.read_text())
+    except (OSError, ValueError):  # a sweep that was interrupted before
+        return []
+    doubted = [finding for finding in findings if finding["passed"] is False]
+    return [f"a doubt: {item['question']} {item['answer']}; {item['advice']}" for item in doubted]
 
 
 def _on_failures(trials: Sequence[TrialRecord], alike: Failure | None, name: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["infrastructure", "out of memory", "stalled", "exception"]
+Kind = Literal["infrastructure", "out of memory", "stalled", "exception", "refused"]
 # How often a trial may fail in each way, without anybody's leave, before it counts as failed.
 FORGIVEN: Mapping[str, int] = {"infrastructure": 3, "out of memory": 1, "stalled": 1}
 STALLED = "no progress for"  # how the watchdog's word begins, in trainable/watchdog.py
@@ -27,7 +27,12 @@ _LOST = re.compile(
 _STORAGE = re.compile(
     r"Stale file handle|Input/output error|Transport endpoint is not connected|No space left on device"
 )
+_REFUSED = "trainable.checks.before.Refused: "  # the checks before the first trial
 _RAISED = "creation task"  # Ray says so where the trial's own code raised while it was set up
+
+
+class Refused(ValueError):
+    """The checks before the first trial have found something that every trial of this sweep would fail by."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ def classify(text: str, stacks: str = "") -> Failure:
     if stacks.startswith(STALLED):
         first, _, rest = stacks.partition("\n")
         return Failure("stalled", f"{rest}\n{first}")  # the reason's last line is its sum
+    if _REFUSED in text:
+        return Failure("refused", text.rpartition(_REFUSED)[2].strip())
     raised = _RAISED in text or "RayTaskError" in text
     if _MEMORY.search(text if not raised else Failure("exception", text).line):
         return Failure("out of memory", text)
@@ -68,6 +75,8 @@ def may_try_again(failures: Sequence[Mapping[str, Any]], retries: int) -> bool:
     """Whether a trial with these failures (`kind`, and `forgiven` where the user had it run again) gets another
     attempt. `retries`: how often an exception of the user's code is tried again."""
     kind = failures[-1]["kind"]
+    if kind == "refused":
+        return False
     count = sum(failure["kind"] == kind and not failure.get("forgiven") for failure in failures)
     allowed = retries if kind == "exception" else FORGIVEN[kind]
     return bool(count <= allowed)

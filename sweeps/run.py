@@ -26,7 +26,7 @@ from ray import tune
 from ray.tune import Callback, Stopper
 from ray.tune.search import Searcher
 
-from sweeps.failures import Failure, classify, may_try_again
+from sweeps.failures import Failure, Refused, classify, may_try_again
 from sweeps.history import History
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement
@@ -59,6 +59,7 @@ def run_trials(
 
     The caller has connected to Ray. A trial that fails is a record in the ledger, not an exception; it is tried
     again `retries` times where its own code raised. When the first trials all fail in one way, that is returned.
+    Raises Refused where the task cannot be trained at all: then no trial has made a step.
     """
     trials = ledger.trials()
     # Interrupted ones first: theirs is the work that is already paid for.
@@ -95,6 +96,8 @@ def run_trials(
     )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
     tuner.fit()
+    if work.refused is not None:
+        raise Refused(f"task {ledger.sweep.task!r} cannot be trained: {work.refused.reason}")
     return work.all_fail_alike()
 
 
@@ -124,6 +127,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         self._work = work
         self._interruption = interruption
         self._tell = tell
+        self._asked = False
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         if self._interruption.stopping_since is not None:
@@ -131,6 +135,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         number = self._work.next()
         if number is None:
             return str(Searcher.FINISHED) if self._work.is_done() else None
+        checks = self._checks()
         record = self._ledger.begin(number)
         config, settings = self._ledger.sweep.trial_config(record.params)
         self._tell(number)
@@ -144,7 +149,19 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
             "stacks": str(self._folder.stacks(number, record.attempts)),
             "splits_file": str(self._folder.splits),
             "stop_file": str(self._folder.stop_file),
+            "checks": checks,
         }
+
+    def _checks(self) -> dict[str, Any] | None:
+        """What the first trial is to ask before it trains, if nobody has asked before.
+
+        With what all trials share and not with its own parameters, which may be bad ones.
+        """
+        if self._asked or self._folder.checks.exists():
+            return None
+        self._asked = True
+        sweep = self._ledger.sweep
+        return {"file": str(self._folder.checks), "train": sweep.train.to_dict(), "metrics": [sweep.metric]}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         pass  # the record keeper has seen it
@@ -244,6 +261,12 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
     def _fail(self, trial: Any, failure: Failure) -> None:
         """Write the failure down first, and then see whether the trial is tried again."""
         number = trial.config["number"]
+        if failure.kind == "refused":
+            self._work.refused = failure
+            self._work.running.discard(number)
+            if self._interruption.stopping_since is None:
+                self._interruption.stop_trials()
+            return
         if self._interruption.stopping_since is not None and failure.kind == "infrastructure":
             self._work.running.discard(number)  # ended by us: it did not stop in time
             return

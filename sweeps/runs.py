@@ -118,6 +118,13 @@ class Runs:
         for path in artifacts:
             self._client.log_artifact(self.parent_run_id, str(path))
 
+    def discard(self) -> None:
+        """Delete the runs, where none of them has a report."""
+        if not self.sent:
+            for run_id in [*self.known().values(), self.parent_run_id]:
+                if run_id is not None:
+                    self._client.delete_run(run_id)
+
     def show(self, record: TrialRecord, *, interrupted: bool) -> None:
         """Bring the trial's run up to date."""
         if record.state == "waiting":

@@ -61,6 +61,11 @@ class Folder:
         return self.path / "splits.json"
 
     @property
+    def checks(self) -> Path:
+        """What was asked and answered before the first trial."""
+        return self.path / "checks.json"
+
+    @property
     def phases(self) -> Path:
         return self.path / "phases.json"
 

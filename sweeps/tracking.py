@@ -6,6 +6,7 @@ between costs training nothing, and a resume doubles nothing. Knows no Ray and n
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -146,6 +147,14 @@ class Tracker:
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
+
+    def discard(self, wait_s: float) -> None:
+        """Stop, and take the runs of a sweep that never trained out of MLflow, as far as it answers in time."""
+        self.stop()
+        self._thread.join(wait_s)
+        if not self._thread.is_alive():
+            with contextlib.suppress(Exception):  # the edge to a foreign service; an empty run there harms nobody
+                self._runs.discard()
 
     def _work(self) -> None:
         """The thread: show what is wanted, again and again after a failure, until all is shown."""

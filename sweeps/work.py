@@ -23,6 +23,7 @@ class Work:
     alone: set[int] = field(default_factory=set)  # those that ran out of memory: nothing may run beside them
     running: set[int] = field(default_factory=set)
     training_since: float | None = None
+    refused: Failure | None = None  # what the checks before the first trial said
     ended: list[Failure | None] = field(default_factory=list)  # in the order in which trials ended; None: well
 
     def next(self) -> int | None:

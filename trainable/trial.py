@@ -38,7 +38,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     config: `number` (the trial's), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as
     a dict), `stacks` (the file where an attempt that hangs writes them down), `checkpoints` (a glob pattern of
     this trial's checkpoint folders: the newest good one is gone on from), `splits_file` (written once: which
-    samples are for what), `stop_file` (its existence asks the trial to stop at the current step).
+    samples are for what), `stop_file` (its existence asks the trial to stop at the current step), `checks`
+    (None, or a file, a TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -52,6 +53,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         train = TrainConfig.from_dict(config["train"])
         self._watchdog = Watchdog(Path(config["stacks"]), train.stall_s)
         task = load_task(config["task"], config["task_settings"])
+        if config["checks"] is not None:
+            with self._watchdog.watching():
+                _ask_before(task, **config["checks"])
         self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
         self._run.notes["host"] = os.uname().nodename
         self._run.notes["data"] = _recorded(task, train.data_seed, config["splits_file"])
@@ -127,6 +131,15 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if self._watchdog is not None:
             self._watchdog.close()
         self._run.close()
+
+
+def _ask_before(task: Task, file: str, train: dict[str, Any], metrics: list[str]) -> None:
+    """Ask what a sweep asks before its first trial, and write the answers down. Raises Refused."""
+    from trainable.checks.before import ask_before
+
+    config = TrainConfig.from_dict(train)
+    findings = ask_before(task, config, lambda: _splits(task, config.data_seed), metrics)
+    write_text(Path(file), json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
 
 
 @functools.lru_cache(maxsize=1)

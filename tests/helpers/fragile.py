@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainable.checks.before import MOST_SAMPLES
 from trainable.memory import OutOfMemory
 from trainable.tasks.digits import Digits
 
@@ -26,6 +27,8 @@ class Fragile(Digits):
     sleep_s: float = 0.0
 
     def augment(self, batch: tuple[Tensor, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
+        if len(batch[0]) <= MOST_SAMPLES:  # the checks before the first trial: no step of it
+            return batch
         time.sleep(self.sleep_s)
         log = Path(self.step_log)
         if self.mood == "memory" and not log.with_suffix(".memory").exists():

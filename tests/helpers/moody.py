@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainable.checks.before import MOST_SAMPLES
 from trainable.tasks.digits import Digits
 
 
@@ -26,6 +27,8 @@ class Moody(Digits):
     raise_in_epoch: int = 2
 
     def augment(self, batch: tuple[Tensor, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
+        if len(batch[0]) <= MOST_SAMPLES:  # the checks before the first trial: no step of it
+            return batch
         if self.sleep_s:
             time.sleep(self.sleep_s)
         if self.step_log:

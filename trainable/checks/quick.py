@@ -26,7 +26,7 @@ DEVICE_WORDS = ("same device", "expected device", "is on device", "is on cuda", 
 
 
 def batch_loads(subject: Subject) -> str:
-    subject.splits = subject.task.splits(subject.config.data_seed)
+    subject.splits = subject.load() if subject.load else subject.task.splits(subject.config.data_seed)
     for name, examples in (("train", subject.splits.train), ("val", subject.splits.val)):
         sizes = [len(part) for part in examples] if isinstance(examples, tuple) else []
         if len(set(sizes)) > 1:

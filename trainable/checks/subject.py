@@ -5,6 +5,7 @@ Asks nothing itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ class Subject:
 
     task: Task
     config: TrainConfig
+    load: Callable[[], Splits] | None = None  # where the splits are at hand already
     splits: Splits = field(init=False)
     run: loop.Training = field(init=False)
     batch: tuple[Tensor, ...] = field(init=False)
