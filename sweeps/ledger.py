@@ -5,28 +5,28 @@ Written before anyone acts on what it says. Knows nothing of Ray, MLflow or file
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
-import math
 import os
-import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
-from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from sweeps.beginnings import Beginnings, params_of, points_left
 from sweeps.drift import data_key
+from sweeps.outcomes import State, end_of, violations_of
+from sweeps.proposals import SpaceExhausted
+from sweeps.pruners import Rules, decide
 from sweeps.reopen import reopen
-from sweeps.spaces import decoded, suggest_from, suggest_point
+from sweeps.spaces.draw import point_distributions
 from sweeps.sweep import Sweep
+from sweeps.writes import Facts, storage_at, write
 from trainable.crashpoint import crash_point
 
-State = Literal["complete", "pruned", "diverged", "failed", "running", "waiting"]
 LAST_REPORT = ("number", "epoch", "metrics", "samples_per_s", "notes")  # what the ledger keeps of it
 TERMINAL = ("complete", "pruned", "diverged", "failed")
 _OPTUNA_STATES = {
@@ -36,8 +36,8 @@ _OPTUNA_STATES = {
     "diverged": TrialState.FAIL,
     "failed": TrialState.FAIL,
 }
-# Optuna's own default would draw values, unseeded, whenever a trial object is made; spaces.py draws where it is needed.
-_NO_SAMPLER = optuna.samplers.RandomSampler(seed=0)
+_NO_SAMPLER = optuna.samplers.RandomSampler(seed=0)  # never asked: proposals.py proposes
+_NO_PRUNER = optuna.pruners.NopPruner()  # nor is it: pruners.py decides
 _LIVE_STATES: dict[TrialState, State] = {TrialState.RUNNING: "running", TrialState.WAITING: "waiting"}
 
 
@@ -59,6 +59,12 @@ class TrialRecord:
     weights_sha256: str | None
     failures: tuple[Mapping[str, Any], ...] = ()
     """Every attempt that failed: `attempt`, `kind`, `line`; `forgiven` where it was run again on request."""
+    violations: Mapping[str, float] = field(default_factory=dict)
+    """How far each constraint of the sweep is overstepped, by the last report; one above 0 is never the best."""
+
+    @property
+    def feasible(self) -> bool:
+        return all(value <= 0 for value in self.violations.values())
 
 
 class Ledger:
@@ -67,20 +73,14 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         # Optuna announces every trial on stderr, where the live table is.
         optuna.logging.set_verbosity(logging.WARNING)
-        self._storage = _storage_at(path)
+        self._storage = storage_at(path)
         (summary,) = optuna.get_all_study_summaries(self._storage, include_best_trial=False)
         self._study = optuna.load_study(
-            study_name=summary.study_name,
-            storage=self._storage,
-            sampler=_NO_SAMPLER,
-            pruner=_pruner(self._read_sweep(summary.user_attrs)),
+            study_name=summary.study_name, storage=self._storage, sampler=_NO_SAMPLER, pruner=_NO_PRUNER
         )
-        self.sweep = self._read_sweep(summary.user_attrs)
+        self.sweep = Sweep.from_dict(json.loads(summary.user_attrs["sweep"]), checked=False)
         self._data_seen: set[int] = set()
-
-    @staticmethod
-    def _read_sweep(attributes: Mapping[str, Any]) -> Sweep:
-        return Sweep.from_dict(json.loads(attributes["sweep"]), checked=False)
+        self._begins: Beginnings | None = None
 
     @classmethod
     def create(cls, path: Path, sweep: Sweep, attributes: Mapping[str, Any]) -> Ledger:
@@ -88,17 +88,17 @@ class Ledger:
         optuna.logging.set_verbosity(logging.WARNING)
         beside = path.with_name(path.name + ".part")
         beside.unlink(missing_ok=True)
-        storage = _storage_at(beside)
+        storage = storage_at(beside)
         study = optuna.create_study(
             study_name=sweep.name,
             storage=storage,
-            direction="minimize" if sweep.mode == "min" else "maximize",
+            directions=["minimize" if mode == "min" else "maximize" for _, mode in sweep.objectives],
         )
         study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
         study.set_user_attr("fingerprint", sweep.fingerprint())
         for name, value in attributes.items():
             study.set_user_attr(name, value)
-        for point in sweep.points or [{}] * sweep.num_planned:  # those of a space get their parameters when they begin
+        for point in () if sweep.space else sweep.points:  # those of a space are there when they begin
             study.enqueue_trial(dict(point))
         storage.remove_session()
         storage.engine.dispose()
@@ -111,13 +111,14 @@ class Ledger:
         self._study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
         self._study.set_user_attr("fingerprint", sweep.fingerprint())
         self.sweep = sweep
+        self._begins = None  # what it remembers is not so any more
+        if self.exhausted:
+            self.note("exhausted", None)  # the space may be larger now; if not, the next proposal says so again
         records = self.trials()
         present = [record.params for record in records]
-        for point in sweep.points:
+        for point in () if sweep.space else sweep.points:
             if dict(point) not in present:
                 self._study.enqueue_trial(dict(point))
-        for _ in range(len(records), sweep.num_planned if sweep.space else 0):
-            self._study.enqueue_trial({})
         self._reopen([record.number for record in records if self._is_short(record)])
         self._prune_what_a_kill_left()
 
@@ -133,14 +134,13 @@ class Ledger:
         self._reopen([record.number for record in failed])
         for record in failed:
             forgiven = [{**failure, "forgiven": True} for failure in record.failures]
-            self._live(record.number).set_user_attr("failures", forgiven)
+            self._write(record.number, Facts(user={"failures": forgiven}))
 
     def note_failure(self, number: int, kind: str, line: str) -> list[dict[str, Any]]:
         """Write down that an attempt of a trial failed; all its failures."""
         record = self.trial(number)
         failures = [*map(dict, record.failures), {"attempt": record.attempts, "kind": kind, "line": line}]
-        trial_id = self._study.get_trials(deepcopy=False)[number]._trial_id
-        self._storage.set_trial_user_attr(trial_id, "failures", failures)
+        self._write(number, Facts(user={"failures": failures}))
         return failures
 
     def _reopen(self, numbers: list[int]) -> None:
@@ -151,8 +151,9 @@ class Ledger:
         reopen(self._storage, [trials[number]._trial_id for number in numbers])
         # Optuna keeps ended trials in memory, for good.
         self._study = optuna.load_study(
-            study_name=self._study.study_name, storage=self._storage, sampler=_NO_SAMPLER, pruner=self._study.pruner
+            study_name=self._study.study_name, storage=self._storage, sampler=_NO_SAMPLER, pruner=_NO_PRUNER
         )
+        self._begins = None  # what it remembers is not so any more
 
     def attribute(self, name: str) -> Any:
         """Something noted of the whole sweep, or None."""
@@ -162,13 +163,25 @@ class Ledger:
         """Note something (plain values) of the whole sweep."""
         self._study.set_user_attr(name, value)
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether the space has no configuration left that was not a trial: then there are no more trials to come."""
+        return bool(self.attribute("exhausted"))
+
     def trials(self) -> list[TrialRecord]:
-        """All trials in the order of their numbers."""
-        runs = self.mlflow_runs()
-        return [self._record(trial, runs) for trial in self._study.get_trials(deepcopy=False)]
+        """All trials in the order of their numbers; those of a space that have not begun are waiting too."""
+        runs, there = self.mlflow_runs(), self._study.get_trials(deepcopy=False)
+        found = [self._record(trial, runs) for trial in there]
+        if self.sweep.space and len(there) < self.sweep.num_planned and not self.exhausted:
+            points = points_left(self.sweep, there)
+            for number in range(len(there), self.sweep.num_planned):
+                index = number - len(there)
+                found.append(_to_come(number, points[index] if index < len(points) else {}))
+        return found
 
     def trial(self, number: int) -> TrialRecord:
-        return self._record(self._study.get_trials(deepcopy=False)[number], self.mlflow_runs())
+        there = self._study.get_trials(deepcopy=False)
+        return self._record(there[number], self.mlflow_runs()) if number < len(there) else self.trials()[number]
 
     def mlflow_runs(self) -> dict[int, str]:
         """The MLflow run of each trial that has one."""
@@ -176,32 +189,41 @@ class Ledger:
 
     def begin(self, number: int) -> TrialRecord:
         """Start another attempt of a waiting or interrupted trial; it is running from now on."""
-        if self.trial(number).state == "waiting":
-            asked = self._study.ask()
-            assert asked.number == number, "waiting trials are asked for in the order of their numbers"
-            crash_point("ask")
-        trial = self._live(number)
-        sweep = self.sweep
-        if sweep.space:
-            suggest_from(self._study, trial, sweep.space, sweep.sampler, sweep.train.seed)
+        record = self.trial(number)
+        if record.state != "waiting":
+            self._write(number, Facts(user={"attempts": record.attempts + 1}))
+        elif self.sweep.space:
+            self._propose(number)
         else:
-            suggest_point(trial, self.trial(number).params, sweep.points)
-        trial.set_user_attr("attempts", self.trial(number).attempts + 1)
+            params = point_distributions(record.params, self.sweep.points)
+            crash_point("ask")
+            self._write(number, Facts(begins=True, params=params, user={"attempts": 1}))
         return self.trial(number)
+
+    def _propose(self, number: int) -> None:
+        """A new trial with all its parameters, in one commit. Raises SpaceExhausted, which is noted, for none left."""
+        there = self._study.get_trials(deepcopy=False)
+        self._begins = self._begins or Beginnings(self.sweep, self.attribute("warm_start"))
+        try:
+            trial = self._begins.of_trial(number, there)
+        except SpaceExhausted:
+            self.note("exhausted", True)
+            raise
+        crash_point("ask")
+        self._study.add_trial(trial)
 
     def report(self, number: int, report: Mapping[str, Any]) -> bool:
         """Record a report (number, epoch, metrics, notes); False if it was known already."""
         if report["number"] <= self.trial(number).reports:
             return False
-        trial = self._live(number)
-        value = report["metrics"].get(self.sweep.metric)
-        if value is not None:
-            trial.report(value, report["number"])
+        value = None if self.sweep.metrics else report["metrics"].get(self.sweep.metric)
         if number not in self._data_seen and "data" in report["notes"]:
             self._note_data(number, report["notes"]["data"])
-        # Last: it makes the report count as known.
+        kept = {key: report[key] for key in LAST_REPORT}
+        kept["limited"] = {name: report[name] for name in self.sweep.constraints if name in report}
+        step = None if value is None else (report["number"], value)
         crash_point("ledger-before-commit")
-        trial.set_user_attr("last_report", {key: report[key] for key in LAST_REPORT})
+        self._write(number, Facts(report=step, user={"last_report": kept}))
         crash_point("ledger-after-commit")
         return True
 
@@ -228,11 +250,15 @@ class Ledger:
         """
         if self.sweep.pruner == "none":
             return False
-        trial, reports = self._live(number), self.trial(number).reports
+        trial, reports = self._study.get_trials(deepcopy=False)[number], self.trial(number).reports
         decided = trial.user_attrs.get("decided")
         if decided is None or decided["report"] != reports:
-            decided = {"report": reports, "prune": bool(trial.should_prune())}
-            trial.set_user_attr("decided", decided)
+            sweep, steps = self.sweep, self.sweep.train.report_steps
+            length = sweep.epochs if steps is None else self.attribute("full_length")
+            rules = Rules(sweep.pruner, sweep.pruner_startup, sweep.pruner_warmup, sweep.pruner_patience, length)
+            prune, noted = decide(self._study, trial, rules)
+            decided = {"report": reports, "prune": prune}
+            self._write(number, Facts(user={"decided": decided}, system=noted))
         return bool(decided["prune"])
 
     def _prune_what_a_kill_left(self) -> None:
@@ -249,31 +275,23 @@ class Ledger:
         record = self.trial(number)
         if record.state in TERMINAL:
             return
-        metric = self.sweep.metric
-        value = record.metrics.get(metric) if state == "complete" else None
-        if state == "complete" and value is None:
-            state, reason = "failed", f"it never reported {metric!r}; it reported: {sorted(record.metrics)}"
-            self.note_failure(number, "exception", f"trial {number}: {reason}")
-        elif value is not None and not math.isfinite(value):  # Optuna refuses NaN, and takes inf for a real value
-            state, reason, value = "diverged", f"its {metric} became {value}", None
-        trial = self._live(number)
-        trial.set_user_attr("weights_sha256", weights_sha256)
-        trial.set_user_attr("reason", reason)
-        trial.set_user_attr("state", state)
+        values: Sequence[float] = ()
+        if state == "complete":
+            state, reason, values = end_of(self.sweep, record.metrics, reason)
+            if state == "failed":
+                self.note_failure(number, "exception", f"trial {number}: {reason}")
+        if values and self.sweep.pruner == "hyperband" and self.attribute("full_length") is None:
+            self.note("full_length", record.reports)
         crash_point("tell")
-        self._study.tell(number, value, state=_OPTUNA_STATES[state])
+        facts = {"weights_sha256": weights_sha256, "reason": reason, "state": state}
+        self._write(number, Facts(user=facts, end=_OPTUNA_STATES[state].name, values=values))
 
     def close(self) -> None:
         self._storage.remove_session()
         self._storage.engine.dispose()
 
-    def _live(self, number: int) -> optuna.trial.Trial:
-        return optuna.trial.Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
-
-    def _params(self, trial: FrozenTrial) -> dict[str, Any]:
-        # A crash may have come between one parameter and the next.
-        asked: dict[str, Any] = trial.system_attrs.get("fixed_params", {})
-        return {**asked, **decoded(self.sweep.space, trial.params)}
+    def _write(self, number: int, facts: Facts) -> None:
+        write(self._storage, self._study.get_trials(deepcopy=False)[number]._trial_id, facts)
 
     def _record(self, trial: FrozenTrial, runs: Mapping[int, str]) -> TrialRecord:
         noted = trial.user_attrs
@@ -281,7 +299,7 @@ class Ledger:
         state: State = _LIVE_STATES.get(trial.state) or noted.get("state", "failed")
         return TrialRecord(
             number=trial.number,
-            params=self._params(trial),
+            params=params_of(trial),
             state=state,
             attempts=noted.get("attempts", 0),
             reports=last["number"],
@@ -293,24 +311,16 @@ class Ledger:
             mlflow_run_id=runs.get(trial.number),
             weights_sha256=noted.get("weights_sha256"),
             failures=tuple(noted.get("failures", ())),
+            violations=violations_of(trial, self.sweep),
         )
+
+
+def _to_come(number: int, asked: Mapping[str, Any]) -> TrialRecord:
+    """A trial of a space that has not begun: what is known of it is what a point asks for."""
+    return TrialRecord(number, dict(asked), "waiting", 0, 0, 0.0, {}, None, {}, None, None, None)
 
 
 def _failures_note(failures: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
     """All failures of a trial as one note, which is a tag in MLflow."""
     said = [f"attempt {failure['attempt']}: {failure['kind']}: {failure['line']}" for failure in failures]
     return {"failures": "; ".join(said)} if said else {}
-
-
-def _storage_at(path: Path) -> RDBStorage:
-    """The path goes to SQLite as it is: in an address ?, % and { would mean something else."""
-    connect = functools.partial(sqlite3.connect, path, check_same_thread=False)
-    return RDBStorage("sqlite:///ledger.db", engine_kwargs={"creator": connect})
-
-
-def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
-    if sweep.pruner == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=sweep.pruner_startup, n_warmup_steps=0)
-    if sweep.pruner == "asha":
-        return optuna.pruners.SuccessiveHalvingPruner(min_resource=1)
-    return optuna.pruners.NopPruner()

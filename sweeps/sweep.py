@@ -8,21 +8,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
+from sweeps.pareto import check_constraints
+from sweeps.pruners import PRUNERS
+from sweeps.samplers import SAMPLERS, check_sampler
+from sweeps.spaces.draw import encode
+from sweeps.spaces.finite import num_configurations
+from sweeps.spaces.function import find_function, is_function
+from sweeps.spaces.grammar import Fixed, largest, names_in, parse_space, text_of
+from sweeps.spaces.grammar import describe as describe_space
+from sweeps.spaces.valid import check_conflicts, check_values
 from trainable.config import TrainConfig
 from trainable.settings import TASK_PREFIX
 from trainable.task import load_task
-
-SPECS = {
-    "float": '{"float": [low, high]}',
-    "log": '{"log": [low, high]}',
-    "int": '{"int": [low, high]}',
-    "choice": '{"choice": [values]}',
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +32,13 @@ class Sweep:
 
     points: the parameters of each trial, in the order of their numbers; names are TrainConfig's, or
     `task.<field>`. `train` and `task_settings` are what all trials share.
+    space: what `num_trials` trials are drawn from by `sampler` (samplers.py), see spaces/grammar.py; or
+    {"function": "path/file.py:name"}. Points, which may leave names of the space out, are the first of its trials.
     metric: what trials are ranked and pruned by, at each report; `mode` is "min" or "max".
-    pruner: "none", "median" (after `pruner_startup` complete trials) or "asha" (successive halving).
-    space: instead of points, what `num_trials` trials are drawn from by `sampler` ("tpe" or "random"): a name ->
-    {"float": [low, high]}, {"log": [low, high]}, {"int": [low, high]} or {"choice": [values]}.
+    metrics: several of these instead, each (metric, mode). constraints: a metric -> {"at_most": x} or {"at_least": x};
+    trials beyond them are never the best.
+    pruner: "none", "median" (after `pruner_startup` complete trials), "asha" (successive halving) or "hyperband";
+    none prunes before report `pruner_warmup`, nor a trial with a new best among its last `pruner_patience` + 1 reports.
     """
 
     name: str
@@ -43,60 +47,112 @@ class Sweep:
     task_settings: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig
     points: tuple[Mapping[str, Any], ...] = ()
-    space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    space: Mapping[str, Any] = field(default_factory=dict)
     num_trials: int | None = None
     sampler: str = "tpe"
     metric: str = "val_loss"
     mode: str = "min"
     pruner: str = "none"
     pruner_startup: int = 1
+    metrics: tuple[tuple[str, str], ...] = ()
+    constraints: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pruner_warmup: int = 0
+    pruner_patience: int | None = None
     checked: InitVar[bool] = True
     """False: as it was stored. Its task, which may be gone by now, is not looked up."""
 
     def __post_init__(self, checked: bool) -> None:
-        if self.space:
-            self._check_space(checked)
-        elif not self.points:
+        if not self.points and not self.space:
             raise ValueError("the sweep has no trials: give at least one value to try")
-        seen: list[Mapping[str, Any]] = []
+        self._check_objectives()
+        self._check_pruner()
+        seen: list[str] = []
         for point in self.points:
-            if point in seen:
-                raise ValueError(f"{describe(point)} is asked for twice; each point is trained once")
-            seen.append(point)
             if checked:
                 self.trial_config(point)
-        if self.mode not in ("min", "max"):
-            raise ValueError(f"mode={self.mode!r} must be min or max")
-        if self.pruner not in ("none", "median", "asha"):
-            raise ValueError(f"pruner={self.pruner!r} must be none, median or asha")
-        if self.sampler not in ("tpe", "random"):
-            raise ValueError(f"sampler={self.sampler!r} must be tpe or random")
+            if same_text(point) in seen:
+                raise ValueError(f"{describe(point)} is asked for twice; each point is trained once")
+            seen.append(same_text(point))
+        if self.space and checked:
+            self._check_space()
+        elif self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler={self.sampler!r} must be one of {', '.join(SAMPLERS)}")
 
-    def _check_space(self, checked: bool) -> None:
+    def _check_space(self) -> None:
         """Raises ValueError for a space that says nothing, contradicts itself, or holds what no trial can have."""
-        if self.points:
-            raise ValueError("a sweep has points or a space, not both")
+        if is_function(self.space):
+            object.__setattr__(self, "space", find_function(self.space).describe())
+            check_sampler(self.sampler, None, len(self.objectives))
+        else:
+            entries = parse_space(self.space)
+            object.__setattr__(self, "space", describe_space(entries))
+            task_fields = [f"{TASK_PREFIX}{name}" for name in load_task(self.task, self.task_settings).settings()]
+            check_values(entries, [*TrainConfig.names(), *task_fields], self.trial_config)
+            check_conflicts([*names_in(entries)], {f"{TASK_PREFIX}{k}": v for k, v in self.task_settings.items()})
+            check_sampler(self.sampler, entries, len(self.objectives))
+            if all(isinstance(entry, Fixed) for entry in entries.values()):
+                raise ValueError(
+                    "the space fixes every name, so there is nothing to search; give one a range or a choice"
+                )
+            for point in self.points:
+                try:
+                    encode(entries, point, partial=True)
+                except ValueError as error:
+                    raise ValueError(
+                        f"point {describe(point)}: {error}; widen the space, or leave the point out"
+                    ) from None
+            if self.sampler == "grid" and self.num_trials is None:
+                object.__setattr__(self, "num_trials", num_configurations(entries))
         if not isinstance(self.num_trials, int) or self.num_trials < 1:
             raise ValueError(f"num_trials={self.num_trials} must be at least 1: a space has no end of its own")
-        for name, spec in self.space.items():
-            kind, values = next(iter(spec.items()), ("", ())) if isinstance(spec, Mapping) else ("", ())
-            if len(spec) != 1 or kind not in SPECS or not isinstance(values, list | tuple) or not values:
-                raise ValueError(f"space of {name}: {spec} must be one of {', '.join(SPECS.values())}")
-            if kind != "choice" and (len(values) != 2 or not all(_is_number(value) for value in values)):
-                raise ValueError(f"space of {name}: {spec} must have two numbers, low and high")
-            if kind != "choice" and (values[0] >= values[1] or (kind == "log" and values[0] <= 0)):
-                raise ValueError(f"space of {name}: {spec} must go from low to high" + ", above 0" * (kind == "log"))
-            if kind == "int" and not all(isinstance(value, int) for value in values):
-                raise ValueError(f"space of {name}: {spec} must have whole numbers")
-            if kind == "choice" and len({json.dumps(value) for value in values}) < len(values):
-                raise ValueError(f"space of {name}: {spec} has a value twice")
-            for value in values if checked else ():
-                self.trial_config({name: float(value) if kind in ("float", "log") else value})
+        if self.num_trials < len(self.points):
+            raise ValueError(f"num_trials={self.num_trials} is less than the {len(self.points)} points to begin with")
+
+    def _check_objectives(self) -> None:
+        for item in self.metrics:
+            if not isinstance(item, list | tuple) or len(item) != 2:
+                raise ValueError(f"metrics: {item!r} must be (metric, mode), e.g. (val_loss, min)")
+        metrics = tuple((str(name), str(mode)) for name, mode in self.metrics)
+        object.__setattr__(self, "metrics", metrics)
+        if metrics:
+            names = [name for name, _ in metrics]
+            if len(set(names)) < 2 or len(set(names)) < len(names):
+                raise ValueError(f"metrics={names} must be at least two, each once; a single one is `metric`")
+            object.__setattr__(self, "metric", metrics[0][0])
+            object.__setattr__(self, "mode", metrics[0][1])
+        for _, mode in self.objectives:
+            if mode not in ("min", "max"):
+                raise ValueError(f"mode={mode!r} must be min or max")
+        check_constraints(self.constraints)
+
+    def _check_pruner(self) -> None:
+        if self.pruner not in PRUNERS:
+            raise ValueError(f"pruner={self.pruner!r} must be one of {', '.join(PRUNERS)}")
+        if self.pruner != "none" and self.metrics:
+            raise ValueError(
+                f"pruner={self.pruner} compares trials by one number, and there are {len(self.metrics)} metrics; "
+                "use pruner=none, or one metric and constraints"
+            )
+        for name, least in (("pruner_startup", 0), ("pruner_warmup", 0), ("pruner_patience", 1)):
+            value = getattr(self, name)
+            if value is None and name == "pruner_patience":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}={value!r} must be a whole number, at least {least}")
+
+    @property
+    def objectives(self) -> tuple[tuple[str, str], ...]:
+        """What the sweep optimizes: (metric, mode), one or several."""
+        return self.metrics or ((self.metric, self.mode),)
 
     @property
     def num_planned(self) -> int:
-        """How many trials the sweep asks for."""
-        return self.num_trials or len(self.points)
+        """How many trials the sweep asks for: of a space that can be counted, each configuration once."""
+        if not self.space:
+            return len(self.points)
+        count = None if is_function(self.space) else num_configurations(parse_space(self.space))
+        planned = self.num_trials or 0
+        return planned if count is None else min(planned, count)
 
     def trial_config(self, params: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
         """The TrainConfig and the task's settings of a trial with these parameters.
@@ -112,11 +168,9 @@ class Sweep:
     @property
     def epochs(self) -> int:
         """The most epochs of any trial."""
-        spec = self.space.get("epochs", {})
-        of_space = [int(value) for values in spec.values() for value in values]
-        return max(
-            [int(point.get("epochs", self.train.epochs)) for point in self.points] or of_space or [self.train.epochs]
-        )
+        of_space = [] if is_function(self.space) else largest(parse_space(self.space), "epochs")
+        of_points = [int(point.get("epochs", self.train.epochs)) for point in self.points]
+        return max([*map(int, of_space), *of_points] or [self.train.epochs])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values (JSON); `from_dict` gives the same sweep back."""
@@ -126,7 +180,9 @@ class Sweep:
             "train": self.train.to_dict(),
             "points": [dict(point) for point in self.points],
             "task_settings": dict(self.task_settings),
-            "space": {name: dict(spec) for name, spec in self.space.items()},
+            "space": dict(self.space),
+            "metrics": [list(item) for item in self.metrics],
+            "constraints": {name: dict(bound) for name, bound in self.constraints.items()},
         }
 
     @classmethod
@@ -136,6 +192,7 @@ class Sweep:
                 **plain,
                 "train": TrainConfig.from_dict(plain["train"]),
                 "points": tuple(plain["points"]),
+                "metrics": tuple(tuple(item) for item in plain.get("metrics", ())),
                 "checked": checked,
             }
         )
@@ -146,8 +203,9 @@ class Sweep:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def same_text(params: Mapping[str, Any]) -> str:
+    """The same text for parameters that mean the same: 1 is 1.0 here, but not True."""
+    return text_of({name: float(value) if type(value) is int else value for name, value in params.items()})
 
 
 def split_params(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -18,6 +18,8 @@ FLOORS = [
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
     | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
+    | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.pareto"}
+    | {"sweeps.writes"}
     | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
     {"sweeps.statistics", "cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
@@ -31,7 +33,8 @@ FLOORS = [
 ]
 PLACES = {
     "ray": {"trainable.trial", "sweeps.run", "cluster.connect"},
-    "optuna": {"sweeps.ledger", "sweeps.reopen", "sweeps.spaces", "sweeps.run"},
+    "optuna": {"sweeps.ledger", "sweeps.reopen", "sweeps.run", "sweeps.spaces.draw", "sweeps.spaces.function"}
+    | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.writes"},
     "mlflow": {"sweeps.runs", "sweeps.accept"},
     "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
     | {"sweeps.show", "sweeps.__main__"},

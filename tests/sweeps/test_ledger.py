@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sweeps import writes
 from sweeps.ledger import Ledger
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
@@ -157,19 +158,23 @@ def test_an_interrupted_trial_goes_on_under_its_number(ledger: Ledger, path: Pat
 
 
 def test_killed_between_two_parameters(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B11: the parameters that were not written yet come from what was asked for, not from chance nor nowhere."""
+    """B11: a beginning is written whole or not at all, and what was asked for is still known."""
     points = ({"lr": 1e-3, "batch_size": 16}, {"lr": 1e-2, "batch_size": 64})
     ledger = Ledger.create(path, sweep_of(points), {})
+    original = writes.distribution_to_json
 
-    def dies(*arguments: Any) -> None:
-        raise KeyboardInterrupt
+    def dies_at_the_second(distribution: Any) -> str:
+        if "Int" in type(distribution).__name__:
+            raise KeyboardInterrupt
+        return str(original(distribution))
 
-    monkeypatch.setattr(optuna.Trial, "suggest_int", dies)
+    monkeypatch.setattr(writes, "distribution_to_json", dies_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         ledger.begin(0)
     monkeypatch.undo()
     resumed = reopened(path)
-    assert (resumed.trial(0).state, resumed.trial(0).params) == ("running", points[0])
+    assert (resumed.trial(0).state, resumed.trial(0).params, resumed.trial(0).attempts) == ("waiting", points[0], 0)
+    assert study_of(path).trials[0].params == {}
     assert resumed.begin(0).params == points[0]
     assert resumed.begin(1).params == points[1]
 

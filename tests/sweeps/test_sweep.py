@@ -69,7 +69,7 @@ def test_the_fingerprint_tells_what_decides_the_answer(changes: dict[str, Any]) 
         ({"points": ({"task.width": 0},)}, "width=0"),
         ({"task": "nope"}, "unknown task 'nope'"),
         ({"mode": "best"}, "mode='best' must be min or max"),
-        ({"pruner": "hyperband"}, "pruner='hyperband' must be none, median or asha"),
+        ({"pruner": "bohb"}, "pruner='bohb' must be one of none, median, asha, hyperband"),
     ],
 )
 def test_what_it_refuses(changes: dict[str, Any], words: str) -> None:

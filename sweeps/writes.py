@@ -1,0 +1,91 @@
+"""Several facts about a trial written in one commit, in Optuna's tables: a kill leaves all of them or none.
+
+Optuna's own doors commit each by itself, which also costs a wait for the disk each. Knows no meaning of what it writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution, distribution_to_json
+from optuna.storages import RDBStorage
+
+ATTRIBUTE = (
+    'INSERT INTO trial_{kind}_attributes (trial_id, "key", value_json) VALUES (?, ?, ?) '
+    'ON CONFLICT (trial_id, "key") DO UPDATE SET value_json = excluded.value_json'
+)
+PARAM = "INSERT INTO trial_params (trial_id, param_name, param_value, distribution_json) VALUES (?, ?, ?, ?)"
+REPORT = (
+    "INSERT INTO trial_intermediate_values (trial_id, step, intermediate_value, intermediate_value_type) "
+    "VALUES (?, ?, ?, ?) ON CONFLICT (trial_id, step) DO NOTHING"
+)
+VALUE = "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?, ?, ?, ?)"
+BEGIN = "UPDATE trials SET state = 'RUNNING', datetime_start = ? WHERE trial_id = ? AND state = 'WAITING'"
+END = "UPDATE trials SET state = ?, datetime_complete = ? WHERE trial_id = ? AND state = 'RUNNING'"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What to write. user, system: attributes; params: internal value and distribution of each; report: (step, value);
+    begins: from waiting to running; end: the state it ends in, with its values."""
+
+    user: Mapping[str, Any] = field(default_factory=dict)
+    system: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, tuple[float, BaseDistribution]] = field(default_factory=dict)
+    report: tuple[int, float] | None = None
+    begins: bool = False
+    end: str | None = None
+    values: Sequence[float] = ()
+
+
+def storage_at(path: Path) -> RDBStorage:
+    """The path goes to SQLite as it is: in an address ?, % and { would mean something else."""
+    connect = functools.partial(sqlite3.connect, path, check_same_thread=False)
+    return RDBStorage("sqlite:///ledger.db", engine_kwargs={"creator": connect})
+
+
+def write(storage: RDBStorage, trial_id: int, facts: Facts) -> None:
+    """All of the facts, or none of them."""
+    connection = storage.engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        if facts.begins:
+            cursor.execute(BEGIN, (_now(), trial_id))
+        for name, (value, distribution) in facts.params.items():
+            cursor.execute(PARAM, (trial_id, name, value, distribution_to_json(distribution)))
+        if facts.report is not None:
+            cursor.execute(REPORT, (trial_id, facts.report[0], *_number(facts.report[1])))
+        for kind, attributes in (("user", facts.user), ("system", facts.system)):
+            for key, value in attributes.items():
+                cursor.execute(ATTRIBUTE.format(kind=kind), (trial_id, key, json.dumps(value)))
+        for objective, value in enumerate(facts.values):
+            cursor.execute(VALUE, (trial_id, objective, *_number(value)))
+        if facts.end is not None:
+            cursor.execute(END, (facts.end, _now(), trial_id))
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+    finally:
+        connection.close()
+
+
+def _number(value: float) -> tuple[float | None, str]:
+    """A number as Optuna's tables have it: what is not finite is a word."""
+    if math.isnan(value):
+        return None, "NAN"
+    if math.isinf(value):
+        return None, "INF_POS" if value > 0 else "INF_NEG"
+    return float(value), "FINITE"
+
+
+def _now() -> str:
+    return datetime.now().isoformat(sep=" ", timespec="microseconds")
