@@ -34,10 +34,12 @@ from sweeps.store import Folder
 from sweeps.sweep import Sweep, describe
 from sweeps.tracking import Tracker, import_client
 from trainable.files import write_text
+from trainable.settings import TASK_PREFIX
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
 DISCARD_WAIT_S = 10.0  # for the runs of a sweep that never began
 INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
+MOST_BYTES = 100_000  # of one setting; MLflow keeps 6,000 characters, the rest goes into a file
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
@@ -98,6 +100,7 @@ def conduct(
     it (Refused), what was written of a new sweep is taken away again.
     """
     phases = Phases(began)
+    _check_size(sweep)
     if address is None:  # what can never be placed here is refused before Ray starts
         place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), sweep.num_planned, sweep.train)
     threading.Thread(target=_import_ahead, daemon=True).start()
@@ -122,6 +125,19 @@ def conduct(
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
     return outcome
+
+
+def _check_size(sweep: Sweep) -> None:
+    """Settings travel with every trial and stand in the ledger, in MLflow and in result.json: data do not belong
+    there. Raises ValueError, naming the largest."""
+    settings = {**sweep.train.to_dict(), **{f"{TASK_PREFIX}{key}": value for key, value in sweep.task_settings.items()}}
+    points = [settings, *sweep.points]
+    size, name = max((len(json.dumps(value, default=str)), name) for point in points for name, value in point.items())
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"{name} is {size / 1e6:.1f} MB long, and travels with every trial (at most {MOST_BYTES / 1e6:g} MB do); "
+            "give the path of a file and read that in the task's splits()"
+        )
 
 
 @contextlib.contextmanager

@@ -84,6 +84,8 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
     reason = f"each with {cpus:g} CPU(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
     if wish.trials_at_once and room < at_once:
         reason += f"; {at_once} at once were asked for, {capacity.where} has room for {room}"
+    if train.num_workers + 1 > cpus:
+        reason += f"; its {train.num_workers} loader process(es) and its own threads share what it has"
     at_once = min(at_once, room)
     first_alone = wish.trials_at_once is None and at_once > 1 and capacity.cpus - at_once * cpus < 1
     return Placement(at_once, cpus, gpus, reason, first_alone)

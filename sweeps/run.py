@@ -254,9 +254,9 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
             self._end(number, None)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else "no message"
         stacks = self._folder.stacks(trial.config["number"], trial.config["attempt"])
-        self._fail(trial, classify(text, stacks.read_text(errors="replace") if stacks.is_file() else ""))
+        text = _text_of(Path(trial.error_file)) if trial.error_file else ""
+        self._fail(trial, classify(text or "no message", _text_of(stacks)))
 
     def _fail(self, trial: Any, failure: Failure) -> None:
         """Write the failure down first, and then see whether the trial is tried again."""
@@ -284,6 +284,14 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
         if alike is not None and self._interruption.stopping_since is None:
             self._interruption.say(f"the first trials all failed alike ({alike}): the others are not begun")
             self._interruption.stop_trials()
+
+
+def _text_of(path: Path) -> str:
+    """What is in a file, nothing if it is gone: the trial's process may take it away at this very moment."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _history_record(report: dict[str, Any]) -> dict[str, Any]:

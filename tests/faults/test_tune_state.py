@@ -1,4 +1,4 @@
-"""What Ray Tune and a crash leave lying about is never read: torn, missing or wrong, it changes nothing."""
+"""B40: what Ray Tune and a crash leave lying about is never read: torn, missing or wrong, it changes nothing."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [tear, *(pytest.param(harm, marks=pytest.mark.soak) for harm in (empty, Path.unlink))])
-def test_snapshots(harm: Callable[[Path], Any], stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
+@pytest.mark.parametrize("harm", [empty, *(pytest.param(harm, marks=pytest.mark.slow) for harm in (tear, Path.unlink))])
+def test_b40_snapshots(harm: Callable[[Path], Any], stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
     """And the history's last line, which the ledger does not know yet, is torn, too."""
     place = stopped()
     for file in states_of_tune(place):
@@ -42,7 +42,7 @@ def test_snapshots(harm: Callable[[Path], Any], stopped: Callable[[], Path], sca
     assert go_on(scan, place, unbroken) == ""
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_everything_of_tune_but_the_checkpoints(stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
     place = stopped()
     for attempt in (folder_in(place) / "trials").iterdir():

@@ -50,7 +50,7 @@ def trial_runs(uri: str, sweep: str, query: str = "") -> list[Any]:
 
 def test_b06_every_seed_has_every_point_once(tmp_path: Path) -> None:
     """With 27 of 40 seeds a sampler over three choices missed one of them."""
-    for seed in range(40):
+    for seed in range(6):
         sweep = Sweep(
             name="grid",
             question="lr_scan",
@@ -63,7 +63,9 @@ def test_b06_every_seed_has_every_point_once(tmp_path: Path) -> None:
         ledger.close()
 
 
-@pytest.mark.parametrize(("seed", "at_once"), [(0, 1), (1, 3), (38, 3), (39, 1)])
+@pytest.mark.parametrize(
+    ("seed", "at_once"), [(0, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(1, 3), (38, 3), (39, 1)])]
+)
 def test_b06_mlflow_has_every_point_once(scan: Scan, seed: int, at_once: int) -> None:
     """Parallel asking gave some points twice and others never."""
     lrs = [str(lr) for lr in GRID]
@@ -375,6 +377,7 @@ def test_b58_a_relative_address_means_the_launch_folder(
     assert stores_below(launch_folder, session_folder()) == [str(launch_folder / "mlflow.db")]
 
 
+@pytest.mark.slow
 def test_b58_an_address_in_the_config_file_only(scan: Scan, launch_folder: Path) -> None:
     """With trials one after the other in one worker process, which has read no config file."""
     (launch_folder / "deep").mkdir()

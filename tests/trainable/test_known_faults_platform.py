@@ -143,6 +143,7 @@ class TestB50LimitsOfWorkers:
         assert "ulimit -n" in low.stderr.splitlines()[-1]
         assert (enough.returncode, enough.stdout.split()) == (0, ["300"]), enough.stderr
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts descriptors in /proc")
     def test_trials_leave_no_descriptors_and_no_processes(self) -> None:
         import multiprocessing
