@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
 import shutil
-import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
+from typing import Any
 
 from rich.console import Console
 
 from cluster.connect import connected, this_machine
-from sweeps.drift import drift_tags, identity
+from sweeps.drift import drift_tags, environment_tags, identity
 from sweeps.failures import Failure, Refused
 from sweeps.history import History
+from sweeps.judgement import Grow, Judge, Judgement, more_trials
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.moved import settle
 from sweeps.placement import Placement, Wish, place
@@ -41,18 +41,6 @@ DISCARD_WAIT_S = 10.0  # for the runs of a sweep that never began
 INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
 MOST_BYTES = 100_000  # of one setting; MLflow keeps 6,000 characters, the rest goes into a file
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What a question makes of the trials: all of them with its measure among their metrics, the order, the words."""
-
-    trials: Sequence[TrialRecord]
-    ranked: Sequence[TrialRecord]
-    verdict: str
-
-
-Judge = Callable[[Sequence[TrialRecord], History], Judgement]
 
 
 @dataclass(frozen=True)
@@ -89,12 +77,15 @@ def conduct(
     judge: Judge,
     console: Console,
     began: float,
+    grow: Grow | None = None,
+    noted: Mapping[str, Any] | None = None,
     retries: int = 0,
     retry_failed: bool = False,
     drift: Sequence[str] = (),
 ) -> Outcome:
     """Run what is not finished of a sweep, and answer. A folder without a ledger is a new sweep.
 
+    grow: asked once all trials have ended, whether there shall be more; noted: for the ledger, beside the definition.
     retries: how often a trial whose own code raises is tried again; retry_failed: also trials that failed before.
     Raises ValueError for what cannot be done, before anything is written; where only a trial's process could see
     it (Refused), what was written of a new sweep is taken away again.
@@ -116,12 +107,12 @@ def conduct(
         placement = place(wish, capacity, sweep.num_planned, sweep.train)
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
-        ledger = _open(folder, sweep, tracking_uri, drift)
+        ledger = _open(folder, sweep, tracking_uri, drift, noted or {})
         stack.callback(ledger.close)
         if retry_failed:
             ledger.retry_failed()
         phases.end("ledger_s")
-        outcome = _run(folder, ledger, placement, judge, console, phases, interruption, retries)
+        outcome = _run(folder, ledger, placement, judge, grow, console, phases, interruption, retries)
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
     return outcome
@@ -152,13 +143,17 @@ def _free_if_refused(folder: Folder) -> Iterator[None]:
         raise
 
 
-def _open(folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str]) -> Ledger:
+def _open(
+    folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str], noted: Mapping[str, Any]
+) -> Ledger:
+    noted = {**noted, "identity": identity(sweep)}
     if not folder.ledger.is_file():
-        noted = {"sweep_id": uuid.uuid4().hex, "tracking_uri": tracking_uri, "folder": str(folder.path)}
-        return Ledger.create(folder.ledger, sweep, {**noted, "identity": identity(sweep)})
+        where = {"tracking_uri": tracking_uri, "folder": str(folder.path)}
+        return Ledger.create(folder.ledger, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted})
     ledger = Ledger(folder.ledger)
     ledger.note_drift(drift)
-    ledger.note("identity", identity(sweep))
+    for name, value in noted.items():
+        ledger.note(name, value)
     ledger.extend(sweep)
     settle(folder, ledger, tracking_uri)
     return ledger
@@ -169,6 +164,7 @@ def _run(
     ledger: Ledger,
     placement: Placement,
     judge: Judge,
+    grow: Grow | None,
     console: Console,
     phases: Phases,
     interruption: Interruption,
@@ -190,7 +186,16 @@ def _run(
     try:
         with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
             watchers: list[Watcher] = [tracker, progress, RunIds(ledger, tracker)]
-            alike = run_trials(folder, ledger, history, placement, watchers, interruption, retries=retries)
+
+            def more() -> list[int]:
+                added = more_trials(judge, grow, ledger, history)
+                if added:
+                    tracker.redefine(ledger.sweep)
+                for record in added:
+                    progress.update(record)
+                return [record.number for record in added]
+
+            alike = run_trials(folder, ledger, history, placement, watchers, interruption, retries=retries, more=more)
         states = {record.state for record in ledger.trials()}
         if alike is None and states != {"failed"}:
             status = "interrupted" if states & {"running", "waiting"} else "finished"
@@ -240,6 +245,7 @@ def _judge(ledger: Ledger, history: History, judge: Judge, status: str) -> tuple
         tracking_uri=ledger.attribute("tracking_uri"),
         mlflow_run_id=ledger.attribute("mlflow_run_id"),
         trials=judgement.trials,
+        configurations=judgement.configurations,
     )
     return result, judgement
 
@@ -251,7 +257,7 @@ def start_tracker(ledger: Ledger, history: History) -> Tracker:
         ledger.sweep,
         ledger.attribute("sweep_id"),
         history,
-        tags={**_environment_tags(), **drift_tags(ledger.attribute("drift"))},
+        tags={**environment_tags(), **drift_tags(ledger.attribute("drift"))},
         parent_run_id=ledger.attribute("mlflow_run_id"),
         run_ids=ledger.mlflow_runs(),
     )
@@ -316,13 +322,3 @@ def _import_ahead() -> None:
         import_client()
         import_module("matplotlib.backends.backend_agg")
 
-
-def _environment_tags() -> dict[str, str]:
-    """What the results of all trials depend on and the definition does not say."""
-    packages = ("steadysweep", "torch", "ray", "optuna", "mlflow")
-    tags = {f"steadysweep.version.{name}": metadata.version(name) for name in packages}
-    tags["steadysweep.version.python"] = platform.python_version()
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if git.returncode == 0:
-        tags["mlflow.source.git.commit"] = git.stdout.strip()
-    return tags

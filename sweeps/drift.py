@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,17 @@ def _short(value: str | None) -> str:
 def drift_tags(changes: Sequence[str] | None) -> dict[str, str]:
     """What stands in MLflow of the changes that were allowed."""
     return {TAG: "; ".join(changes)[:5000]} if changes else {}
+
+
+def environment_tags() -> dict[str, str]:
+    """What stands in MLflow of all this, whether it changed or not."""
+    packages = ("steadysweep", "torch", "ray", "optuna", "mlflow")
+    tags = {f"steadysweep.version.{name}": metadata.version(name) for name in packages}
+    tags["steadysweep.version.python"] = platform.python_version()
+    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if git.returncode == 0:
+        tags["mlflow.source.git.commit"] = git.stdout.strip()
+    return tags
 
 
 def data_key(settings: Mapping[str, Any], seed: int) -> str:

@@ -17,13 +17,14 @@ from rich.console import Console
 
 from cluster.connect import this_machine
 from sweeps.cli import Parser, fail, number_of, read_config
-from sweeps.conduct import Judgement, Outcome, conduct
-from sweeps.descent import measure, rank, verdict
-from sweeps.history import History
-from sweeps.ledger import TrialRecord
+from sweeps.conduct import Outcome, conduct
+from sweeps.lr_answer import MEASURE, LrJudge, lrs_of, with_more
+from sweeps.lr_finder import Range, find_range
+from sweeps.lr_ranges import AUTO_VALUES, learning_rates
 from sweeps.placement import Wish, choose_threads, place
-from sweeps.report import ranking_table
+from sweeps.report import ranking_table, seeds_table
 from sweeps.resume import resume_command, resumed
+from sweeps.seeds import num_seeds_of, repeated, with_fixed_split
 from sweeps.store import Folder, checked_name, checked_results
 from sweeps.sweep import Sweep, split_params
 from sweeps.tracking import resolve_uri
@@ -34,7 +35,7 @@ from trainable.task import absolute_spec, load_task
 BEGAN = time.time()
 DEFAULT_LRS = (3e-3, 1e-3, 3e-4)  # the tutorial's three
 DEFAULT_RETRIES = 1
-MEASURE = "descent_speed"
+QUESTION = "lr_scan"
 
 
 def parser() -> Parser:
@@ -42,7 +43,14 @@ def parser() -> Parser:
     flags = Parser(prog="python -m sweeps.lr_scan", description=__doc__.partition("\n")[0])
     add = flags.add_argument
     add("--task", help="what to train: digits, package.module:Class or path/file.py:Class (default: digits)")
-    add("--lrs", nargs="*", metavar="LR", help="learning rates to try (default: 3e-3 1e-3 3e-4)")
+    add(
+        "--lrs",
+        nargs="*",
+        metavar="LR",
+        help="values, log grids such as 1e-5..1e-1:9, or auto (default: 3e-3 1e-3 3e-4)",
+    )
+    add("--extend-edges", action="store_const", const=True, help="go on beyond an edge until the winner lies inside")
+    add("--seeds", metavar="K", help="repeat each learning rate over K paired seeds, to see what is noise (default: 1)")
     add("--epochs", help="epochs of each trial (default: 1)")
     add("--seed", help="where every random number comes from (default: 0)")
     add("--name", help="the sweep's name (default: lr_scan-<task>-<time>)")
@@ -93,24 +101,26 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
         cpus_per_trial=number_of(asked, "cpus_per_trial", float),
         gpus_per_trial=number_of(asked, "gpus_per_trial", float),
     )
+    console = Console(stderr=True)
     drift: list[str] = []
     if asked.get("retry_failed") and "resume" not in asked:
         raise ValueError("--retry-failed is about a sweep that has run: use it with --resume NAME")
     if "resume" in asked:
-        found = resumed(results, asked, "lr_scan", _learning_rates(asked["lrs"]) if "lrs" in asked else None)
-        folder, sweep, uri, drift = found.folder, found.sweep, found.uri, found.drift
+        found = resumed(results, asked, QUESTION, lambda sweep, noted: _grown(sweep, noted, asked))
+        folder, sweep, noted, uri, drift = found.folder, found.sweep, found.noted, found.uri, found.drift
         if "tracking_uri" in asked:
             uri = resolve_uri(asked["tracking_uri"], launch_folder)
     else:
-        sweep = _new_sweep(asked, wish)
-        folder = Folder(results / sweep.name)
+        folder = Folder(results / _name(asked))
         if folder.is_taken():
             raise ValueError(
-                f"name {sweep.name!r} exists already in {results}; choose another, or go on with --resume {sweep.name}"
+                f"name {folder.name!r} exists already in {results}; choose another, "
+                f"or go on with --resume {folder.name}"
             )
         uri = resolve_uri(asked.get("tracking_uri"), launch_folder)
-    console = Console(stderr=True)
+        sweep, noted = _new_sweep(folder.name, asked, wish, console)
     console.print(f"sweep {sweep.name}  results {folder.path}  tracking {uri}", highlight=False, soft_wrap=True)
+    judge = LrJudge(sweep.train.seed, noted["asked"], noted["extend_edges"])
     return conduct(
         folder,
         sweep,
@@ -118,6 +128,8 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
         wish=wish,
         address=asked.get("address"),
         judge=judge,
+        grow=judge.grow,
+        noted={QUESTION: noted},
         console=console,
         began=BEGAN,
         retries=_retries(asked),
@@ -126,7 +138,13 @@ def _run(asked: Mapping[str, Any]) -> Outcome:
     )
 
 
-def _new_sweep(asked: Mapping[str, Any], wish: Wish) -> Sweep:
+def _name(asked: Mapping[str, Any]) -> str:
+    short = str(asked.get("task", "digits")).rpartition(":")[2].lower() or "task"
+    return checked_name(str(asked.get("name") or f"lr_scan-{short}-{time.strftime('%Y%m%d-%H%M%S')}"))
+
+
+def _new_sweep(name: str, asked: Mapping[str, Any], wish: Wish, console: Console) -> tuple[Sweep, dict[str, Any]]:
+    """The definition, and what the ledger notes beside it: learning rates `asked` for, `extend_edges`, the `range`."""
     task = absolute_spec(str(asked.get("task", "digits")))
     train, task_settings = split_params(asked["set"])
     if "lr" in train:
@@ -136,25 +154,82 @@ def _new_sweep(asked: Mapping[str, Any], wish: Wish) -> Sweep:
             if flag in train:
                 raise ValueError(f"--{flag} {asked[flag]} and --set {flag}={train[flag]} say it twice; keep one")
             train[flag] = number_of(asked, flag, int)
-    lrs = _learning_rates(asked.get("lrs", DEFAULT_LRS))
+    lrs = learning_rates(asked.get("lrs", DEFAULT_LRS))
+    num_seeds = _num_seeds(asked, 1)
+    extend_edges = bool(asked.get("extend_edges"))
     config = TrainConfig.from_dict(train)
     load_task(task, task_settings)
+    num_lrs = AUTO_VALUES if lrs is None else len(lrs)
+    _check_edges(extend_edges, num_lrs)
+    repeated([{}], config.seed, num_seeds)  # refuses what cannot be, before a range test takes its time
     if asked.get("address") is None:
         machine = this_machine(count_gpus=wish.needs_gpus(config))
-        cpus = place(wish, machine, len(lrs), config).cpus_per_trial
+        cpus = place(wish, machine, num_lrs * num_seeds, config).cpus_per_trial
     else:
         cpus = wish.cpus_per_trial or 1
     config = dataclasses.replace(config, threads=choose_threads(config, cpus))
-    short = task.rpartition(":")[2].lower() or "task"
-    name = str(asked.get("name") or f"lr_scan-{short}-{time.strftime('%Y%m%d-%H%M%S')}")
-    return Sweep(
-        name=checked_name(name),
-        question="lr_scan",
+    found: Range | None = None
+    if lrs is None:
+        console.print("finding the range of learning rates: one run with a rising rate", soft_wrap=True)
+        found = find_range(task, task_settings, config)
+        lrs = list(found.lrs)
+        tried = " ".join(f"{lr:g}" for lr in lrs)
+        console.print(f"range {tried}: {found.reason}", highlight=False, markup=False, soft_wrap=True)
+    sweep = Sweep(
+        name=name,
+        question=QUESTION,
         task=task,
         task_settings=task_settings,
         train=config,
-        points=tuple({"lr": lr} for lr in lrs),
+        points=repeated([{"lr": lr} for lr in lrs], config.seed, num_seeds),
     )
+    if num_seeds > 1:
+        sweep = with_fixed_split(sweep)
+    return sweep, {"asked": lrs, "extend_edges": extend_edges, "range": found and found.to_dict()}
+
+
+def _grown(
+    sweep: Sweep, noted: Mapping[str, Any] | None, asked: Mapping[str, Any]
+) -> tuple[Sweep, dict[str, Any], list[str]]:
+    """A sweep that is resumed with the scan's own flags: more learning rates, more seeds; what of it is refused."""
+    noted = dict(noted or {"asked": lrs_of(sweep), "extend_edges": False, "range": None})  # older sweeps noted nothing
+    refused: list[str] = []
+    lrs: list[float] = noted["asked"]
+    if "lrs" in asked:
+        given = learning_rates(asked["lrs"])
+        if given is None and noted["range"] is None:
+            raise ValueError(f"--lrs auto: {sweep.name} was given its learning rates; start a new sweep for auto")
+        lrs = given or noted["asked"]
+        missing = [lr for lr in noted["asked"] if lr not in lrs]
+        if missing:
+            refused.append(f"lrs: {', '.join(f'{lr:g}' for lr in missing)} left out (a resume can only add)")
+    before = num_seeds_of(sweep)
+    num_seeds = _num_seeds(asked, before)
+    if num_seeds < before:
+        refused.append(f"seeds: {before} -> {num_seeds} (a resume can only add)")
+    extend_edges = bool(asked.get("extend_edges", noted["extend_edges"]))
+    grown = sweep if refused else with_more(sweep, lrs, num_seeds)
+    _check_edges(extend_edges, len(lrs_of(grown)))
+    if num_seeds > 1:
+        grown = with_fixed_split(grown)
+    return grown, {**noted, "asked": lrs, "extend_edges": extend_edges}, refused
+
+
+def _num_seeds(asked: Mapping[str, Any], default: int) -> int:
+    num_seeds = number_of(asked, "seeds", int)
+    if num_seeds is None:
+        return default
+    if num_seeds < 1:
+        raise ValueError(f"--seeds {num_seeds} must be at least 1; 3 is a good start")
+    return int(num_seeds)
+
+
+def _check_edges(extend_edges: bool, num_lrs: int) -> None:
+    if extend_edges and num_lrs < 2:
+        raise ValueError(
+            "--extend-edges with one learning rate: the next is as far away as they are from each other; "
+            "give two or more with --lrs"
+        )
 
 
 def _retries(asked: Mapping[str, Any]) -> int:
@@ -166,48 +241,6 @@ def _retries(asked: Mapping[str, Any]) -> int:
     return int(retries)
 
 
-def _learning_rates(given: Any) -> list[float]:
-    """Learning rates from the command line (texts, also joined by commas) or from a file (numbers)."""
-    values = list(given) if isinstance(given, list | tuple) else [given]
-    texts = [text for value in values for text in str(value).split(",") if text.strip()]
-    if not texts:
-        raise ValueError("--lrs needs at least one learning rate, e.g. --lrs 3e-3 1e-3 3e-4")
-    found: list[float] = []
-    for text in texts:
-        try:
-            lr = float(text)
-        except ValueError:
-            raise ValueError(f"--lrs {text!r} is not a number; give learning rates such as 3e-3") from None
-        if not 0 < lr < float("inf"):
-            raise ValueError(f"--lrs {text}: a learning rate must be above 0 and finite, such as 1e-3")
-        if lr in found:
-            raise ValueError(f"--lrs {text} is given twice; each learning rate is trained once")
-        found.append(lr)
-    return found
-
-
-def judge(trials: Sequence[TrialRecord], history: History) -> Judgement:
-    """Rank the complete trials by their speed of loss descent, and say it in a sentence."""
-    lrs = {trial.number: float(trial.params["lr"]) for trial in trials}
-    ranked = rank(
-        measure(trial.number, lrs[trial.number], history.curve(trial.number, "loss"))
-        for trial in trials
-        if trial.state == "complete"
-    )
-    measured = {trial.number: trial for trial in trials}
-    for speed in ranked:
-        trial = measured[speed.number]
-        measured[speed.number] = dataclasses.replace(trial, metrics={**trial.metrics, MEASURE: speed.per_step})
-    words = verdict(ranked, list(lrs.values()))
-    diverged = [f"lr={lrs[trial.number]:g}" for trial in trials if trial.state == "diverged"]
-    if diverged:
-        words += f" {', '.join(diverged)} diverged."
-    failed = sum(trial.state == "failed" for trial in trials)
-    if failed:
-        words += f" {failed} of {len(trials)} failed."
-    return Judgement(list(measured.values()), [measured[speed.number] for speed in ranked], words)
-
-
 def _print(outcome: Outcome, *, as_json: bool) -> None:
     result, folder = outcome.result, outcome.folder
     if as_json:
@@ -216,7 +249,12 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     ranked = outcome.judgement.ranked
     unranked = [trial for trial in result.trials if trial.number not in {other.number for other in ranked}]
-    console.print(ranking_table(ranked, unranked, MEASURE, f"{result.name} ({result.status})"))
+    title = f"{result.name} ({result.status})"
+    over_seeds = any(len(one.trials) > 1 for one in result.configurations)
+    if over_seeds:
+        console.print(seeds_table(result.configurations, MEASURE, title))
+    else:
+        console.print(ranking_table(ranked, unranked, MEASURE, title))
     for trial in result.trials:
         if trial.state == "failed" and trial.reason:
             kind = trial.failures[-1]["kind"] if trial.failures else "failed"
@@ -224,6 +262,8 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
     console.print(f"\n{result.verdict}\n", markup=False)
     for remark in outcome.remarks:
         console.print(remark, markup=False)
+    if not over_seeds and len(ranked) > 1:
+        console.print(f"one seed: --resume {result.name} --seeds 3 would tell how sure this is", markup=False)
     console.print(f"results  {folder.path}", markup=False)
     console.print(f"curves   {folder.plot}", markup=False)
     console.print(f"MLflow   {mlflow_command(result.tracking_uri)}", markup=False)

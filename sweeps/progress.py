@@ -49,7 +49,7 @@ class Progress:
             self._live.__exit__(None, None, None)
 
     def update(self, record: TrialRecord) -> None:
-        before = self._records[record.number]
+        before = self._records.get(record.number, record)  # one that a growing sweep has added is new here
         self._records[record.number] = record
         if self._live is None and (record.state, record.epochs) != (before.state, before.epochs):
             self._console.print(self._line(record), highlight=False, markup=False, soft_wrap=True)

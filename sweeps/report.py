@@ -16,7 +16,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sweeps.ledger import TrialRecord
+from sweeps.ledger import TERMINAL, TrialRecord
+from sweeps.seeds import Configuration
 from sweeps.sweep import describe
 
 SMOOTH_SHARE = 0.05  # of the steps that a smoothed curve averages over; the raw losses stand behind it
@@ -24,7 +25,8 @@ SMOOTH_SHARE = 0.05  # of the steps that a smoothed curve averages over; the raw
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What result.json holds. `status` is "finished", "interrupted" or "failed"."""
+    """What result.json holds. `status` is "finished", "interrupted" or "failed"; `configurations` stand in the order
+    of the answer, each with its value for every seed."""
 
     name: str
     status: str
@@ -34,6 +36,7 @@ class SweepResult:
     tracking_uri: str
     mlflow_run_id: str | None
     trials: Sequence[TrialRecord]
+    configurations: Sequence[Configuration] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON: a number that is not finite becomes null."""
@@ -59,6 +62,7 @@ class SweepResult:
                 }
                 for trial in self.trials
             ],
+            "configurations": [configuration.to_dict() for configuration in self.configurations],
         }
 
     def to_json(self) -> str:
@@ -93,6 +97,48 @@ def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord]
             f"{trial.epochs:g}",
         )
     return table
+
+
+def seeds_table(configurations: Sequence[Configuration], key: str, title: str) -> Table:
+    """The configurations in the order of the answer, each as the mean over its seeds; `1=` ties for the first rank."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in ("rank", "params", "seeds"):
+        table.add_column(heading, no_wrap=True)
+    for heading in (key.replace("_", " "), "loss", "val loss", "acc"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    tie = any(_is_tied(one) for one in configurations)
+    for rank, one in enumerate(configurations, start=1):
+        first = "1=" if tie and (rank == 1 or _is_tied(one)) else str(rank)
+        accuracy = _mean(one, "val_accuracy")
+        table.add_row(
+            "" if one.estimate is None else first,
+            Text(describe(one.params)),
+            _seeds_cell(one),
+            "" if one.estimate is None else str(one.estimate),
+            *(_cell(_mean(one, name)) for name in ("train_loss", "val_loss")),
+            "" if accuracy is None else f"{accuracy:.1%}",
+        )
+    return table
+
+
+def _is_tied(one: Configuration) -> bool:
+    return one.beside is not None and one.beside.is_known and one.beside.tied
+
+
+def _seeds_cell(one: Configuration) -> str:
+    """`3`, or `1, 2 diverged`: how many count, and what became of the others."""
+    others = {
+        "diverged": len(one.seeds("diverged")),
+        "failed": len(one.seeds("failed")),
+        "to do": sum(trial.state not in TERMINAL for trial in one.trials.values()),
+    }
+    return ", ".join([str(len(one.counted)), *(f"{number} {what}" for what, number in others.items() if number)])
+
+
+def _mean(one: Configuration, metric: str) -> float | None:
+    """Over the seeds that count and have it."""
+    found = [metrics[metric] for seed in one.counted if metric in (metrics := one.trials[seed].metrics)]
+    return sum(found) / len(found) if found else None
 
 
 def _cell(value: float | None) -> str:

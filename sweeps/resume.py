@@ -6,7 +6,7 @@ Knows flags and definitions, and nothing of how trials run.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,23 @@ FREE = ("epochs", "stall_s")  # what a resume may change: nothing that is traine
 class Resumed:
     """A sweep to go on with: its definition, with what was asked to change, and where it is tracked.
 
+    `noted`: what the question keeps in the ledger beside the definition.
     `drift`: what makes its later trials incomparable to the earlier ones, where that was allowed.
     """
 
     folder: Folder
     sweep: Sweep
+    noted: dict[str, Any]
     uri: str
     drift: list[str]
 
 
-def resumed(results: Path, asked: Mapping[str, Any], question: str, lrs: list[float] | None) -> Resumed:
+# What a question's own flags make of a definition, given what the ledger noted for it: that, what is to be noted now,
+# and what is refused.
+Grown = Callable[[Sweep, Mapping[str, Any] | None], tuple[Sweep, dict[str, Any], list[str]]]
+
+
+def resumed(results: Path, asked: Mapping[str, Any], question: str, grown: Grown) -> Resumed:
     """The sweep to go on with. Raises ValueError where there is none, or where the flags, the task's code, its
     data or torch differ from what its trials were trained with, unless `--allow-drift` was given."""
     name = asked["resume"]
@@ -54,11 +61,14 @@ def resumed(results: Path, asked: Mapping[str, Any], question: str, lrs: list[fl
     try:
         old, uri = ledger.sweep, present_store(folder, ledger)
         known, data = ledger.attribute("identity"), ledger.attribute("data")
+        noted = ledger.attribute(question)
     finally:
         ledger.close()
     if old.question != question:
         raise ValueError(f"--resume {folder.name}: it is a {old.question} sweep; resume it with that command")
-    sweep, refused, drift = _changed(old, asked, lrs, known)
+    sweep, refused, drift = _changed(old, asked, known)
+    sweep, noted, too = grown(sweep, noted)
+    refused += too
     if known is not None:
         drift += differences(known, identity(sweep))
     if refused or (drift and not asked.get("allow_drift")):
@@ -71,7 +81,7 @@ def resumed(results: Path, asked: Mapping[str, Any], question: str, lrs: list[fl
             drift += differences({"data": before}, {"data": now})
             if not asked.get("allow_drift"):
                 raise ValueError(_refusal(folder.name, refused, drift))
-    return Resumed(folder, sweep, uri, drift)
+    return Resumed(folder, sweep, noted, uri, drift)
 
 
 def _refusal(name: str, refused: list[str], drift: list[str]) -> str:
@@ -92,11 +102,11 @@ def _has(folder: Folder, states: set[str]) -> bool:
 
 
 def _changed(
-    sweep: Sweep, asked: Mapping[str, Any], lrs: list[float] | None, known: Mapping[str, str] | None
+    sweep: Sweep, asked: Mapping[str, Any], known: Mapping[str, str] | None
 ) -> tuple[Sweep, list[str], list[str]]:
-    """The definition with everything that the flags change; what of it is refused, and what is a drift.
+    """The definition with everything that the flags of all questions change; what of it is refused, what is a drift.
 
-    More learning rates and more epochs are neither, nor is the same task in another place.
+    More epochs are neither, nor is the same task in another place.
     """
     refused: list[str] = []
     drift: list[str] = []
@@ -119,13 +129,6 @@ def _changed(
         if sweep.task_settings.get(name) != value
     ]
     task = absolute_spec(str(asked["task"])) if "task" in asked else sweep.task
-    points = sweep.points
-    if lrs is not None:
-        tried = [point["lr"] for point in sweep.points]
-        missing = [lr for lr in tried if lr not in lrs]
-        if missing:
-            refused.append(f"lrs: {', '.join(f'{lr:g}' for lr in missing)} left out (a resume can only add)")
-        points = (*sweep.points, *({"lr": lr} for lr in lrs if lr not in tried))
     try:
         load_task(task, {**sweep.task_settings, **task_settings})
     except ValueError as error:
@@ -133,7 +136,7 @@ def _changed(
             raise ValueError(f"--resume {sweep.name}: task: {sweep.task} -> {task}: {error}") from error
         raise ValueError(f"--resume {sweep.name}: {error}; say with --task where it is now") from error
     settings = {**sweep.task_settings, **task_settings}
-    changed = dataclasses.replace(sweep, points=points, train=config, task=task, task_settings=settings)
+    changed = dataclasses.replace(sweep, train=config, task=task, task_settings=settings)
     if task != sweep.task and (known is None or differences(known, {**known, **identity(changed)})):
         drift.append(f"task: {sweep.task} -> {task}")
     return changed, refused, drift

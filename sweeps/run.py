@@ -54,9 +54,11 @@ def run_trials(
     interruption: Interruption,
     *,
     retries: int,
+    more: Callable[[], list[int]],
 ) -> Failure | None:
     """Run all trials of the ledger that are not finished. Returns when they are, or after an interruption.
 
+    more: asked once all have ended; the trials whose numbers it gives are run too, by the same actors.
     The caller has connected to Ray. A trial that fails is a record in the ledger, not an exception; it is tried
     again `retries` times where its own code raised. When the first trials all fail in one way, that is returned.
     Raises Refused where the task cannot be trained at all: then no trial has made a step.
@@ -64,6 +66,7 @@ def run_trials(
     trials = ledger.trials()
     # Interrupted ones first: theirs is the work that is already paid for.
     waiting = [record.number for state in ("running", "waiting") for record in trials if record.state == state]
+    waiting = waiting or more()
     if not waiting:
         return None
     interruption.trials_run(folder.stop_file)
@@ -79,7 +82,7 @@ def run_trials(
     tuner = tune.Tuner(
         tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, ledger, work, interruption, tell),
+            search_alg=_Asker(folder, ledger, work, interruption, tell, more),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
             reuse_actors=True,
@@ -119,9 +122,16 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
     """Tune asks for the next trial: it is the next unfinished one of the ledger."""
 
     def __init__(
-        self, folder: Folder, ledger: Ledger, work: Work, interruption: Interruption, tell: Callable[[int], None]
+        self,
+        folder: Folder,
+        ledger: Ledger,
+        work: Work,
+        interruption: Interruption,
+        tell: Callable[[int], None],
+        more: Callable[[], list[int]],
     ) -> None:
         super().__init__(metric="training_iteration", mode="max")  # Tune wants some; the ledger has its own
+        self._more = more
         self._folder = folder
         self._ledger = ledger
         self._work = work
@@ -132,6 +142,8 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         if self._interruption.stopping_since is not None:
             return None
+        if self._work.is_done():
+            self._work.waiting += self._more()
         number = self._work.next()
         if number is None:
             return str(Searcher.FINISHED) if self._work.is_done() else None

@@ -76,6 +76,10 @@ class Runs:
         self._opened = False
         self._client: Any = None
 
+    def redefine(self, sweep: Sweep) -> None:
+        """The sweep has grown; what the parent run says of it follows with the next `open`."""
+        self._sweep, self._opened = sweep, False
+
     def known(self) -> dict[int, str]:
         """The run of each trial that has one."""
         return {number: shown.run_id for number, shown in list(self._shown.items()) if shown.run_id}

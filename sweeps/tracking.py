@@ -82,6 +82,7 @@ class Tracker:
         self._last: dict[int, TrialRecord] = {}
         self._interrupted = False
         self._opened = False
+        self._grown: Sweep | None = None  # a new definition that the runs do not know yet
         self._ending: tuple[str, list[Path]] | None = None
         self._problem: str | None = None
         self._changed = threading.Condition()
@@ -91,6 +92,12 @@ class Tracker:
 
     def start(self) -> None:
         self._thread.start()
+
+    def redefine(self, sweep: Sweep) -> None:
+        """Have the parent run say that the sweep has grown."""
+        with self._changed:
+            self._grown, self._opened = sweep, False
+            self._changed.notify_all()
 
     def update(self, record: TrialRecord) -> None:
         """Have this state of a trial, and all its reports in the history, shown soon."""
@@ -164,6 +171,9 @@ class Tracker:
                     lambda: self._wanted or self._closing or not self._opened or self._stopped.is_set()
                 )
                 batch = dict(self._wanted)
+                if self._grown is not None:
+                    self._runs.redefine(self._grown)
+                    self._grown = None
             try:
                 self._runs.open()
                 self._opened = True

@@ -14,15 +14,17 @@ from tests.helpers.drivers import ROOT, environment
 # From the top down. A module may import those of lower floors, and of its own where that makes no circle.
 FLOORS = [
     {"sweeps.lr_scan", "sweeps.ship", "sweeps.show", "sweeps.__main__"},
-    {"sweeps.conduct"},
+    {"sweeps.conduct", "sweeps.lr_answer"},
+    {"sweeps.judgement"},
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
-    | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"},
+    | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"}
+    | {"sweeps.seeds", "sweeps.lr_finder"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
     | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.pareto"}
     | {"sweeps.writes"}
     | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
-    {"sweeps.statistics", "cluster.connect", "cluster.reaper"},
-    {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__"},
+    {"sweeps.statistics", "sweeps.lr_ranges", "cluster.connect", "cluster.reaper"},
+    {"trainable.trial", "trainable.checks", "trainable.single", "trainable.__main__", "trainable.lr_range_test"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
     {"trainable.state", "trainable.checkpoint", "trainable.saving", "trainable.data", "trainable.loader"}
     | {"trainable.optim", "trainable.memory", "trainable.average", "trainable.muon", "trainable.clipping"}

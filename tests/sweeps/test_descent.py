@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.descent import Speed, descent_speed, measure, next_value, rank, verdict
+from sweeps.descent import Speed, descent_speed, measure, starting_loss, verdict
+from sweeps.lr_ranges import next_value
+from sweeps.statistics import Comparison, Estimate
 
 losses_of = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=200)
 
@@ -59,17 +61,33 @@ def test_no_speed_of_fewer_than_two_steps(losses: list[float]) -> None:
     assert descent_speed(losses) is None
 
 
-def test_rank_leaves_out_and_breaks_ties() -> None:
-    """Equal speeds must not be ranked by chance, nor may a trial without a speed have a rank."""
-    fast, slow, same = Speed(2, 1e-3, 0.5, 1.0), Speed(0, 1e-4, 0.1, 2.0), Speed(1, 1e-2, 0.5, 1.0)
-    assert rank([None, fast, slow, same]) == [same, fast, slow]
+def test_where_a_trial_got_to() -> None:
     measured = measure(4, 1e-3, [10.0] + [5.0] * 15 + [1.0, 2.0, 3.0, 4.0])
     assert measured is not None
     assert (measured.number, measured.final_loss) == (4, 2.5)
 
 
+def test_what_an_explosion_comes_down_from_is_no_descent() -> None:
+    """A far too large rate throws the loss to 5000 in its first steps and ends at 100: it won the scan once."""
+    calm, wild = [2.4, 2.2] + [2.0] * 30 + [1.8] * 8, [2.4, 5000.0] + [300.0] * 30 + [100.0] * 8
+    ceiling = starting_loss(calm)
+    assert ceiling == pytest.approx(2.3)
+    assert descent_speed(wild, ceiling) == pytest.approx((2.3 - 100) / 35)
+    assert descent_speed(calm, ceiling) == descent_speed(calm) == pytest.approx((2.3 - 1.8) / 35)
+    assert starting_loss([]) == starting_loss([math.nan, 1.0]) == math.inf
+
+
+@given(losses=losses_of, ceiling=st.floats(-1e3, 1e3))
+def test_a_ceiling_never_makes_a_trial_faster(losses: list[float], ceiling: float) -> None:
+    limited, free = descent_speed(losses, ceiling), descent_speed(losses)
+    assert limited is not None
+    assert free is not None
+    assert limited <= free
+
+
 def speeds(*values: tuple[float, float], final: float = 1.0) -> list[Speed]:
-    return rank(Speed(number, lr, speed, final) for number, (lr, speed) in enumerate(values))
+    found = [Speed(number, lr, speed, final) for number, (lr, speed) in enumerate(values)]
+    return sorted(found, key=lambda speed: -speed.per_step)
 
 
 def said(*values: tuple[float, float], tried: tuple[float, ...] = ()) -> str:
@@ -120,6 +138,51 @@ def test_verdict_where_the_scan_was_too_long() -> None:
     ranked = [Speed(1, 1e-3, 0.04, 0.5), Speed(0, 3e-3, 0.03, 0.2)]
     words = verdict(ranked, [3e-3, 1e-3, 3e-4])
     assert "but lr=0.003 ends lower (0.2 against 0.5): the scan is too long" in words
+
+
+def over_seeds(*values: tuple[float, float, Comparison | None]) -> str:
+    """The verdict on means over three seeds, the fastest first: (lr, speed, how the fastest compares with it)."""
+    ranked = [
+        Speed(number, lr, speed, 1.0, Estimate(speed, 0.0005, 3), beside)
+        for number, (lr, speed, beside) in enumerate(values)
+    ]
+    return verdict(ranked, [lr for lr, _, _ in values])
+
+
+def compared(tied: bool, seeds: int | None) -> Comparison:
+    return Comparison(Estimate(0.01, 0.001, 3), 0.5 if tied else 0.001, tied, seeds)
+
+
+def test_verdict_over_seeds_beyond_the_noise() -> None:
+    assert over_seeds((1e-3, 0.04, None), (3e-3, 0.03, compared(False, 3)), (3e-4, 0.02, compared(False, 3))) == (
+        "lr=0.001 makes the loss fall fastest: 0.04 +- 0.0005 per step over 3 seeds, 1.33x as fast as the next "
+        "(lr=0.003), which is more than noise (95 % sure)."
+    )
+    words = over_seeds((1e-3, 0.04, None), (3e-3, -0.01, compared(False, 3)), (3e-4, -0.02, compared(False, 3)))
+    assert "while the next, lr=0.003, does not make it fall" in words
+    assert "more than noise" in over_seeds((3e-3, 0.04, None), (1e-3, 0.01, compared(False, 3)))
+    # What diverged for some seed is not compared: it is named elsewhere.
+    assert over_seeds((1e-3, 0.04, None), (1e-2, 0.05, None), (3e-4, 0.001, None)) == (
+        "lr=0.001 makes the loss fall fastest: 0.04 +- 0.0005 per step over 3 seeds."
+    )
+
+
+def test_verdict_over_seeds_within_the_noise() -> None:
+    """A tie names everyone in it, and what it would take; it never names a winner with certainty."""
+    words = over_seeds((1e-3, 0.04, None), (3e-3, 0.039, compared(True, 9)), (3e-4, 0.02, compared(False, 3)))
+    assert words == (
+        "Tie: lr=0.001 (0.04 +- 0.0005 per step over 3 seeds) and lr=0.003 (0.039 +- 0.0005) are within the noise "
+        "(95 %); about 6 more seeds would tell them apart (--seeds 9)."
+    )
+    words = over_seeds((1e-3, 0.04, None), (3e-3, 0.039, compared(True, 4)), (1e-4, 0.038, compared(True, None)))
+    assert "lr=0.003 (0.039 +- 0.0005) and lr=0.0001 (0.038 +- 0.0005) are within" in words
+    assert "more than 100 more seeds would be needed to tell all of them apart: take any" in words
+    words = over_seeds((1e-3, 0.04, None), (3e-3, 0.039, compared(True, 4)))
+    assert "about 1 more seed would tell" in words
+    assert words.endswith("; lr=0.001 is the smallest value tried: try 0.0003 next.")
+    assert "too few seeds are done to tell" in over_seeds(
+        (1e-3, 0.04, None), (3e-3, 0.03, Comparison(None, 1, True, None))
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ def test_the_flags_are_few() -> None:
         for flag in [
             "--task",
             "--lrs",
+            "--extend-edges",
+            "--seeds",
             "--epochs",
             "--seed",
             "--name",
@@ -74,7 +76,9 @@ def test_the_answer_of_the_default_scan(scan: Scan, launch_folder: Path) -> None
     code, result = scan("--name", "first")
     assert code == 0
     assert result == result_of(launch_folder / "results/first")
-    assert set(result) == {"name", "status", "task", "best", "verdict", "tracking_uri", "mlflow_run_id", "trials"}
+    assert set(result) == {
+        "name", "status", "task", "best", "verdict", "tracking_uri", "mlflow_run_id", "trials", "configurations"
+    }  # fmt: skip
     assert (result["name"], result["status"], result["task"]) == ("first", "finished", "digits")
     assert [trial["params"] for trial in result["trials"]] == [{"lr": 3e-3}, {"lr": 1e-3}, {"lr": 3e-4}]
     assert [trial["state"] for trial in result["trials"]] == ["complete"] * 3
