@@ -83,7 +83,7 @@ def split_is_disjoint(subject: Subject) -> str:
                     "split one permutation of the indices, e.g. with trainable.data.stratified_split",
                 )
     by_index = f"indices of {', '.join(names)} are disjoint" if parts else "no indices are recorded"
-    train, val = set(_contents(splits.train)), _contents(splits.val)
+    train, val = set(contents_of(splits.train)), contents_of(splits.val)
     shared_content = [digest for digest in val if digest in train]
     share = len(shared_content) / max(1, len(val))
     looked = f"{len(train)} different train and {len(val)} val samples compared by content"
@@ -150,11 +150,13 @@ def loader_keeps_up(subject: Subject) -> str:
     return said
 
 
+KEEPS_UP = "Does the loader keep up?"
+
 FULL: tuple[Question[Subject], ...] = (
     Question("Does one batch overfit?", one_batch_overfits, (MOVE, STILL)),
     Question("Is the split disjoint?", split_is_disjoint, (LOADS,)),
     Question("Does a resume give the same next step?", resume_is_exact, (MOVE,)),
-    Question("Does the loader keep up?", loader_keeps_up, (FINITE,)),
+    Question(KEEPS_UP, loader_keeps_up, (FINITE,)),
 )
 
 
@@ -180,7 +182,7 @@ def _samples_of(subject: Subject, num_samples: int) -> Any:
     return torch.utils.data.Subset(examples, range(min(num_samples, num_samples_of(examples))))
 
 
-def _contents(examples: Any) -> list[str]:
+def contents_of(examples: Any) -> list[str]:
     """A digest of what each sample shows the model (its first tensor); of a Dataset, of the first few thousand."""
     if isinstance(examples, tuple):
         rows = examples[0].detach().cpu().contiguous()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainable.limits import check_network
 from trainable.task import Splits, Task
 
 if TYPE_CHECKING:
@@ -31,22 +32,12 @@ class Digits(Task):
     dropout: float = 0.0  # share of hidden units switched off in training
 
     def __post_init__(self) -> None:
-        if self.width < 1 or self.depth < 0:
-            raise ValueError(f"width={self.width} must be at least 1 and depth={self.depth} at least 0")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
+        check_network(self.width, self.depth, self.dropout)
 
     def model(self) -> nn.Module:
-        from torch import nn
+        from trainable.mlp import mlp
 
-        layers: list[nn.Module] = []
-        num_inputs = NUM_PIXELS
-        for _ in range(self.depth):
-            layers += [nn.Linear(num_inputs, self.width), nn.ReLU()]
-            if self.dropout:
-                layers.append(nn.Dropout(self.dropout))
-            num_inputs = self.width
-        return nn.Sequential(*layers, nn.Linear(num_inputs, NUM_CLASSES))
+        return mlp(NUM_PIXELS, NUM_CLASSES, self.width, self.depth, self.dropout)
 
     def space(self) -> dict[str, Any]:
         return {
