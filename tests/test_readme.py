@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-from tests.helpers.drivers import ROOT, environment
+from tests.helpers.drivers import ROOT, run_command
+from trainable.task import known_tasks
 
 README = (ROOT / "README.md").read_text()
 
@@ -62,30 +64,47 @@ def test_every_dependency_is_pinned() -> None:
     assert {name.lower() for name in named} <= pinned
 
 
+def example(file: str) -> str:
+    """The code that the README shows as `file`."""
+    (code,) = re.findall(rf"```python\n(# {re.escape(file)}.*?)```", README, re.DOTALL)
+    return str(code)
+
+
 def test_the_example_task_trains(tmp_path: Path) -> None:
     """The task that the README shows is complete, and its sine is learned."""
-    code = README.partition("```python\n")[2].partition("```")[0]
+    code = example("my_task.py")
     assert len(code.splitlines()) <= 40
     (tmp_path / "my_task.py").write_text(code)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "trainable",
-            "--task",
-            "my_task.py:Sine",
-            "--epochs",
-            "20",
-            "--set",
-            "lr=1e-2",
-            "--json",
-        ],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    arguments = ["--task", "my_task.py:Sine", "--epochs", "20", "--set", "lr=1e-2", "--set", "task.width=32", "--json"]
+    done = run_command(*arguments, cwd=tmp_path, module="trainable")
     assert done.returncode == 0, done.stderr
     assert float(re.findall(r'"val_loss": ([\d.e-]+)', done.stdout)[-1]) < 0.05
+
+
+def test_the_example_keeps_the_contract(tmp_path: Path) -> None:
+    """The test that the README shows finds the task, and every law holds."""
+    for file in ("my_task.py", "test_my_task.py"):
+        (tmp_path / file).write_text(example(file))
+    assert len(example("test_my_task.py").splitlines()) <= 7
+    done = run_command("-q", "-p", "no:cacheprovider", cwd=tmp_path, module="pytest")
+    assert done.returncode == 0, done.stdout
+    assert "10 passed" in done.stdout
+
+
+def test_every_built_in_task_is_listed() -> None:
+    rows = README.partition("## Tasks")[2].partition("```")[0]
+    listed = {
+        name for row in rows.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    assert listed == set(known_tasks())
+    for row in rows.splitlines():
+        if row.startswith("| `"):
+            cells = row.split("|")
+            for name in re.findall(r"`(\w+)`", cells[1]):
+                fields = {item.name for item in dataclasses.fields(task_class(name))}
+                assert set(re.findall(r"`(\w+)`", cells[3])) <= fields, name
+
+
+def task_class(name: str) -> Any:
+    module = importlib.import_module(f"trainable.tasks.{name}")
+    return getattr(module, "".join(word.capitalize() for word in name.split("_")))

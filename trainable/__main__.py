@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from trainable.config import TrainConfig
 from trainable.settings import parse_settings
 from trainable.single.folder import RunFolder
-from trainable.task import absolute_spec, load_task
+from trainable.task import absolute_settings, absolute_spec, load_task
 
 if TYPE_CHECKING:
     from trainable.single.run import Prepared
@@ -99,6 +99,7 @@ def _prepare(flags: argparse.Namespace) -> Prepared:
     if flags.task is None:
         raise ValueError("--task is missing; name a task, e.g. --task digits, or a run to --resume")
     spec = absolute_spec(flags.task)
+    settings = absolute_settings(spec, settings)
     load_task(spec, settings)
     config = TrainConfig.from_dict(given)
     folder = RunFolder.new(flags.out, spec)
@@ -126,6 +127,7 @@ def _prepare_resume(flags: argparse.Namespace, given: dict[str, Any], settings: 
     if spec != description["task"]:
         changed.append(f"--task {spec} (it was {description['task']})")
     else:
+        settings = absolute_settings(spec, settings)
         task_now = load_task(spec, {**description["settings"], **settings}).settings()
         changed += [f"task.{n}={task_now[n]!r} (it was {v!r})" for n, v in task_before.items() if task_now[n] != v]
     if changed:

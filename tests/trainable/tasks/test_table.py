@@ -15,6 +15,7 @@ from sklearn.metrics import accuracy_score, mean_absolute_error, mean_squared_er
 
 from tests.trainable.tasks.formats import write_table
 from tests.trainable.toys import train
+from trainable.__main__ import main
 from trainable.contract import TaskContract
 from trainable.task import load_task
 from trainable.tasks.table import Table
@@ -238,6 +239,39 @@ def test_a_file_that_is_no_csv(content: bytes, tmp_path: Path) -> None:
         Table(path=path, target="a").model()
     with pytest.raises(ValueError, match=r"there is no file .*gone.csv"):
         Table(path=tmp_path / "gone.csv", target="a").model()
+
+
+def test_a_run_goes_on_from_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path among the settings means what it meant where the run began."""
+    write_table(tmp_path, "iris")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--set", "task.path=iris.csv", "--set", "task.target=target", "--set", "device=cpu", "--out", "run"]
+    assert main(["--task", "table", *arguments]) == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["--resume", "../run", "--epochs", "2"]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["--resume", "run", "--epochs", "3", "--set", "task.path=iris.csv"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["task.path=gone.csv", "task.target=y"], "there is no file"),
+        (["task.path=iris.csv", "task.target=sort"], "unknown column for task.target"),
+        (["task.path=iris.csv", "task.target=target", "task.depth=deep"], "task.depth='deep' must be a whole number"),
+        (["task.path=iris.csv"], "needs task.target"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    settings: list[str], words: str, launch_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_table(launch_folder, "iris")
+    assert main(["--task", "table", *(part for setting in settings for part in ("--set", setting))]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.splitlines()) == 1
+    assert [path.name for path in launch_folder.iterdir()] == ["iris.csv"]
 
 
 def test_refused_settings() -> None:
