@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import http.server
 import itertools
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -162,6 +166,57 @@ def test_files_that_are_whole_but_no_images(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(datasets.MNIST, "resources", resources)
         with pytest.raises(ValueError, match="what was unpacked from them is damaged"):
             Mnist(root=tmp_path).splits(0)
+
+
+class Requests(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder, and counts what was fetched from it."""
+
+    fetched: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.fetched.append(self.path)
+        super().do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a server of tmp_path/published."""
+    Requests.fetched.clear()
+    handler = functools.partial(Requests, directory=str(tmp_path / "published"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}/"
+        running.shutdown()
+
+
+def test_a_set_is_fetched_once_by_however_many(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with official("MNIST", tmp_path / "published") as published:
+        monkeypatch.setattr(datasets.MNIST, "mirrors", [f"{server}MNIST/raw/"])
+        task = Mnist(root=tmp_path / "fetched")
+        with ThreadPoolExecutor(4) as pool:  # as the trials of a sweep do
+            fingerprints = {split.fingerprint() for split in pool.map(task.splits, [0] * 4)}
+        assert fingerprints == {Mnist(root=published, download=False).splits(0).fingerprint()}
+    assert set(Requests.fetched) == {f"/MNIST/raw/{name}" for name, _ in datasets.MNIST.resources}
+    assert max(map(Requests.fetched.count, Requests.fetched)) <= 2  # torchvision asks once more, for redirections
+    assert "100%" in capfd.readouterr().err  # torchvision's progress bar
+
+
+def test_what_was_fetched_is_verified(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with official("CIFAR10", tmp_path / "published") as published:
+        monkeypatch.setattr(datasets.CIFAR10, "url", f"{server}cifar-10-python.tar.gz")
+        archive = published / "cifar-10-python.tar.gz"
+        good = archive.read_bytes()
+        archive.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
+        task = Cifar10(root=tmp_path / "fetched")
+        with pytest.raises(ValueError, match=r"cifar-10-python.tar.gz .*the one there is damaged.*fetching failed"):
+            task.splits(0)
+        archive.write_bytes(good)  # what stands there damaged is fetched again
+        assert task.splits(0).fingerprint() == Cifar10(root=published, download=False).splits(0).fingerprint()
 
 
 @pytest.mark.parametrize(
