@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from sweeps.beginnings import Beginnings, params_of, points_left
 from sweeps.drift import data_key
-from sweeps.outcomes import State, end_of, violations_of
+from sweeps.outcomes import OPTUNA_STATES, State, end_of, state_of, violations_of
 from sweeps.proposals import SpaceExhausted
 from sweeps.pruners import Rules, decide
 from sweeps.reopen import reopen
@@ -29,16 +29,8 @@ from trainable.crashpoint import crash_point
 
 LAST_REPORT = ("number", "epoch", "metrics", "samples_per_s", "notes")  # what the ledger keeps of it
 TERMINAL = ("complete", "pruned", "diverged", "failed")
-_OPTUNA_STATES = {
-    "complete": TrialState.COMPLETE,
-    "pruned": TrialState.PRUNED,
-    # A diverged trial has no value: Optuna refuses NaN, and takes inf for a real one.
-    "diverged": TrialState.FAIL,
-    "failed": TrialState.FAIL,
-}
 _NO_SAMPLER = optuna.samplers.RandomSampler(seed=0)  # never asked: proposals.py proposes
 _NO_PRUNER = optuna.pruners.NopPruner()  # nor is it: pruners.py decides
-_LIVE_STATES: dict[TrialState, State] = {TrialState.RUNNING: "running", TrialState.WAITING: "waiting"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +72,9 @@ class Ledger:
         )
         self.sweep = Sweep.from_dict(json.loads(summary.user_attrs["sweep"]), checked=False)
         self._data_seen: set[int] = set()
+        # What it has read or written; nobody else writes, see Folder.owned.
+        self._there: list[FrozenTrial] | None = None
+        self._noted: dict[str, Any] | None = None
         self._begins: Beginnings | None = None
 
     @classmethod
@@ -108,8 +103,8 @@ class Ledger:
     def extend(self, sweep: Sweep) -> None:
         """Make the ledger that of `sweep`: its points that are lacking wait, and complete trials that have
         fewer epochs than it asks for run on. Doing it again changes nothing."""
-        self._study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
-        self._study.set_user_attr("fingerprint", sweep.fingerprint())
+        self.note("sweep", json.dumps(sweep.to_dict()))
+        self.note("fingerprint", sweep.fingerprint())
         self.sweep = sweep
         self._begins = None  # what it remembers is not so any more
         if self.exhausted:
@@ -119,6 +114,7 @@ class Ledger:
         for point in () if sweep.space else sweep.points:
             if dict(point) not in present:
                 self._study.enqueue_trial(dict(point))
+        self._there = None
         self._reopen([record.number for record in records if self._is_short(record)])
         self._prune_what_a_kill_left()
 
@@ -147,21 +143,21 @@ class Ledger:
         """Make ended trials running ones, under their numbers; they go on as after an interruption."""
         if not numbers:
             return
-        trials = self._study.get_trials(deepcopy=False)
+        trials = self._trials()
         reopen(self._storage, [trials[number]._trial_id for number in numbers])
-        # Optuna keeps ended trials in memory, for good.
-        self._study = optuna.load_study(
-            study_name=self._study.study_name, storage=self._storage, sampler=_NO_SAMPLER, pruner=_NO_PRUNER
-        )
+        self._there = None
         self._begins = None  # what it remembers is not so any more
 
     def attribute(self, name: str) -> Any:
         """Something noted of the whole sweep, or None."""
-        return self._study.user_attrs.get(name)
+        if self._noted is None:
+            self._noted = self._study.user_attrs
+        return self._noted.get(name)
 
     def note(self, name: str, value: Any) -> None:
         """Note something (plain values) of the whole sweep."""
         self._study.set_user_attr(name, value)
+        self._noted = None
 
     @property
     def exhausted(self) -> bool:
@@ -170,7 +166,7 @@ class Ledger:
 
     def trials(self) -> list[TrialRecord]:
         """All trials in the order of their numbers; those of a space that have not begun are waiting too."""
-        runs, there = self.mlflow_runs(), self._study.get_trials(deepcopy=False)
+        runs, there = self.mlflow_runs(), self._trials()
         found = [self._record(trial, runs) for trial in there]
         if self.sweep.space and len(there) < self.sweep.num_planned and not self.exhausted:
             points = points_left(self.sweep, there)
@@ -180,7 +176,7 @@ class Ledger:
         return found
 
     def trial(self, number: int) -> TrialRecord:
-        there = self._study.get_trials(deepcopy=False)
+        there = self._trials()
         return self._record(there[number], self.mlflow_runs()) if number < len(there) else self.trials()[number]
 
     def mlflow_runs(self) -> dict[int, str]:
@@ -202,7 +198,7 @@ class Ledger:
 
     def _propose(self, number: int) -> None:
         """A new trial with all its parameters, in one commit. Raises SpaceExhausted, which is noted, for none left."""
-        there = self._study.get_trials(deepcopy=False)
+        there = self._trials()
         self._begins = self._begins or Beginnings(self.sweep, self.attribute("warm_start"))
         try:
             trial = self._begins.of_trial(number, there)
@@ -210,7 +206,8 @@ class Ledger:
             self.note("exhausted", True)
             raise
         crash_point("ask")
-        self._study.add_trial(trial)
+        trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=trial)
+        there.append(self._storage.get_trial(trial_id))
 
     def report(self, number: int, report: Mapping[str, Any]) -> bool:
         """Record a report (number, epoch, metrics, notes); False if it was known already."""
@@ -250,13 +247,13 @@ class Ledger:
         """
         if self.sweep.pruner == "none":
             return False
-        trial, reports = self._study.get_trials(deepcopy=False)[number], self.trial(number).reports
+        trial, reports = self._trials()[number], self.trial(number).reports
         decided = trial.user_attrs.get("decided")
         if decided is None or decided["report"] != reports:
             sweep, steps = self.sweep, self.sweep.train.report_steps
             length = sweep.epochs if steps is None else self.attribute("full_length")
             rules = Rules(sweep.pruner, sweep.pruner_startup, sweep.pruner_warmup, sweep.pruner_patience, length)
-            prune, noted = decide(self._study, trial, rules)
+            prune, noted = decide(self._study, self._trials(), trial, rules)
             decided = {"report": reports, "prune": prune}
             self._write(number, Facts(user={"decided": decided}, system=noted))
         return bool(decided["prune"])
@@ -284,23 +281,29 @@ class Ledger:
             self.note("full_length", record.reports)
         crash_point("tell")
         facts = {"weights_sha256": weights_sha256, "reason": reason, "state": state}
-        self._write(number, Facts(user=facts, end=_OPTUNA_STATES[state].name, values=values))
+        self._write(number, Facts(user=facts, end=OPTUNA_STATES[state].name, values=values))
 
     def close(self) -> None:
         self._storage.remove_session()
         self._storage.engine.dispose()
 
+    def _trials(self) -> list[FrozenTrial]:
+        if self._there is None:
+            self._there = self._storage.get_all_trials(self._study._study_id, deepcopy=False)
+        return self._there
+
     def _write(self, number: int, facts: Facts) -> None:
-        write(self._storage, self._study.get_trials(deepcopy=False)[number]._trial_id, facts)
+        there = self._trials()
+        write(self._storage, there[number]._trial_id, facts)
+        there[number] = self._storage.get_trial(there[number]._trial_id)
 
     def _record(self, trial: FrozenTrial, runs: Mapping[int, str]) -> TrialRecord:
         noted = trial.user_attrs
         last = noted.get("last_report", {"number": 0, "epoch": 0.0, "metrics": {}, "samples_per_s": None, "notes": {}})
-        state: State = _LIVE_STATES.get(trial.state) or noted.get("state", "failed")
         return TrialRecord(
             number=trial.number,
             params=params_of(trial),
-            state=state,
+            state=state_of(trial),
             attempts=noted.get("attempts", 0),
             reports=last["number"],
             epochs=last["epoch"],

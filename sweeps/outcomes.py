@@ -16,7 +16,19 @@ from sweeps.proposals import Outcome
 from sweeps.sweep import Sweep
 
 State = Literal["complete", "pruned", "diverged", "failed", "running", "waiting"]
+OPTUNA_STATES = {
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    # A diverged trial has no value: Optuna refuses NaN, and takes inf for a real one.
+    "diverged": TrialState.FAIL,
+    "failed": TrialState.FAIL,
+}
+_LIVE_STATES: dict[TrialState, State] = {TrialState.RUNNING: "running", TrialState.WAITING: "waiting"}
 OUT_OF_MEMORY = "out of memory"  # a kind of failure, see failures.py
+
+
+def state_of(trial: FrozenTrial) -> State:
+    return _LIVE_STATES.get(trial.state) or trial.user_attrs.get("state", "failed")
 
 
 def outcome_of(trial: FrozenTrial, sweep: Sweep) -> Outcome | None:

@@ -6,12 +6,15 @@ Knows how a trial's reports are judged by those of others; not what becomes of t
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, PatientPruner, SuccessiveHalvingPruner
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 PRUNERS = ("none", "median", "asha", "hyperband")
 
@@ -22,9 +25,15 @@ class _Noting:
     A pruner that finds its own note of a report, but not the decision on it, would decide otherwise the second time.
     """
 
-    def __init__(self, storage: Any) -> None:
+    def __init__(self, storage: Any, trials: Sequence[FrozenTrial]) -> None:
         self._storage = storage
+        self._trials = trials
         self.noted: dict[str, Any] = {}
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        return [trial for trial in self._trials if states is None or trial.state in states]
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         self.noted[key] = value
@@ -46,17 +55,21 @@ class Rules:
     full_length: int | None
 
 
-def decide(study: optuna.Study, trial: FrozenTrial, rules: Rules) -> tuple[bool, dict[str, Any]]:
-    """Whether the trial should stop after its last report; and what is to be noted of it for later decisions."""
+def decide(
+    study: optuna.Study, trials: Sequence[FrozenTrial], trial: FrozenTrial, rules: Rules
+) -> tuple[bool, dict[str, Any]]:
+    """Whether a trial, of these trials, should stop after its last report; and what is to be noted in it with that."""
     made = _pruner(rules)
     if made is None or (trial.last_step or 0) < rules.warmup:
         return False, {}
-    noting = _Noting(study._storage)
+    noting = _Noting(study._storage, trials)
     watched = copy.copy(study)
     watched._storage = noting
     prune = made.prune(watched, trial)
     if prune and rules.patience is not None:  # asked second: successive halving counts every trial at its rungs
-        prune = PatientPruner(None, rules.patience).prune(watched, trial)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            prune = PatientPruner(None, rules.patience).prune(watched, trial)
     return bool(prune), noting.noted
 
 

@@ -37,7 +37,8 @@ FLOORS = [
 PLACES = {
     "ray": {"trainable.trial", "sweeps.run", "cluster.connect"},
     "optuna": {"sweeps.ledger", "sweeps.reopen", "sweeps.run", "sweeps.spaces.draw", "sweeps.spaces.function"}
-    | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.writes"},
+    | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes"}
+    | {"sweeps.pruners", "sweeps.writes"},
     "mlflow": {"sweeps.runs", "sweeps.accept"},
     "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
     | {"sweeps.show", "sweeps.__main__"},
