@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweeps.lr_ranges import AUTO_VALUES, grid
+from sweeps.lr_ranges import round_grid
 from trainable.config import TrainConfig
 from trainable.lr_range_test import HIGHEST
 
@@ -60,7 +60,7 @@ def find_range(task: str, settings: Mapping[str, Any], train: TrainConfig) -> Ra
 
 
 def choose_range(lrs: Sequence[float], losses: Sequence[float]) -> Range:
-    """From where the loss first falls noticeably to just below where it rises again, and `AUTO_VALUES` rates between.
+    """From where the loss first falls noticeably to just below where it rises again, in round values.
 
     lrs, losses: those of a rising-rate test. Raises ValueError where the loss did not fall.
     """
@@ -79,19 +79,18 @@ def choose_range(lrs: Sequence[float], losses: Sequence[float]) -> Range:
     unstable = smooth[lowest] + max(RISE_SHARE * fall, noise)
     beyond_lowest = range(lowest, len(smooth))
     last = next((index - 1 for index in beyond_lowest if smooth[index] > unstable), len(smooth) - 1)
-    high = _rounded_down(lrs[last])
-    low = _rounded_down(min(lrs[first], high / LEAST_RATIO))
+    found = round_grid(min(lrs[first], lrs[last] / LEAST_RATIO), lrs[last])
     if last < len(smooth) - 1:
-        above = f"above {high:g} it rises again"
+        above = f"above {lrs[last]:.1g} it rises again"
     elif lrs[-1] < HIGHEST:
-        above = f"above {high:g} it is no longer finite"
+        above = f"above {lrs[last]:.1g} it is no longer finite"
     else:
-        above = f"up to {high:g}, the largest rate tested, it stays low"
+        above = f"up to {lrs[last]:.1g}, the largest rate tested, it stays low"
     reason = (
         f"as the rate rose from {lrs[0]:g}, the loss ({start:.3g}) began to fall at {lrs[first]:.1g}, was lowest "
         f"({smooth[lowest]:.3g}) at {lrs[lowest]:.1g}, and {above}"
     )
-    return Range(tuple(grid(low, high, AUTO_VALUES)), reason, tuple(lrs), tuple(losses))
+    return Range(tuple(found), reason, tuple(lrs), tuple(losses))
 
 
 def _nothing_found(lrs: Sequence[float]) -> str:
@@ -109,9 +108,3 @@ def _smoothed(losses: Sequence[float]) -> list[float]:
         around = losses[max(0, index - HALF_WINDOW) : index + HALF_WINDOW + 1]
         found.append(math.fsum(around) / len(around))
     return found
-
-
-def _rounded_down(lr: float) -> float:
-    """To one digit."""
-    exponent = math.floor(math.log10(lr))
-    return float(f"{math.floor(lr / 10.0**exponent * (1 + 1e-9))}e{exponent}")

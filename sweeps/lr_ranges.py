@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 AUTO = "auto"
-AUTO_VALUES = 6  # learning rates on the range that `--lrs auto` finds
+AUTO_VALUES = 6  # learning rates on the range that `--lrs auto` finds, about: one fewer or more makes them rounder
+LADDERS = ((1, 2, 5), (1, 3), (1,))  # leading digits of round values, evenly apart as far as one digit can be
 MOST_VALUES = 1000  # a grid of more is a slip of the pen
 GRID = re.compile(r"(?P<low>[^.]*(?:\.[^.]+)?)\.\.(?P<high>[^:]*)(?::(?P<num>.*))?")
 HOW = "write LOW..HIGH:COUNT, such as 1e-5..1e-1:9"
@@ -102,30 +103,47 @@ def rounded(lr: float, digits: int) -> float:
     return float(f"{lr:.{digits - 1}e}")
 
 
+def round_grid(low: float, high: float) -> list[float]:
+    """Round learning rates from about `low` to about `high` (at least a decade apart), at most `AUTO_VALUES` + 1."""
+    for digits in LADDERS:
+        rungs = _rungs(digits, low, high)
+        # The nearest rungs to the two ends: half a rung more or less is within what a range can be known to.
+        first, last = (min(rungs, key=lambda rung: abs(math.log(rung / end))) for end in (low, high))
+        found = [rung for rung in rungs if first <= rung <= last]
+        if len(found) <= AUTO_VALUES + 1:
+            return found
+    return grid(low, high, AUTO_VALUES)
+
+
+def _rungs(digits: Sequence[int], low: float, high: float) -> list[float]:
+    """All values with these leading digits from below `low` to above `high`."""
+    exponents = range(math.floor(math.log10(low)) - 2, math.floor(math.log10(high)) + 3)
+    return [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
+
+
 def beyond(tried: Sequence[float], *, larger: bool) -> float:
     """The next learning rate beyond the largest (or the smallest) one tried, as far away as that is from its
-    neighbour: on the ladder 1, 3, 10, 30, ... where both stand on it, else to two digits. Needs two tried."""
+    neighbour: on the ladder 1, 3, 10, ... or 1, 2, 5, 10, ... where both stand on it, else to two digits. Needs two."""
     ordered = sorted(tried, reverse=not larger)
     edge, neighbour = ordered[-1], ordered[-2]
-    if on_ladder(edge) and on_ladder(neighbour) and next_value(neighbour, larger=larger) == edge:
-        return next_value(edge, larger=larger)
-    ratio, digits = edge / neighbour, 2
+    for digits in LADDERS:
+        rungs = sorted(_rungs(digits, edge, edge), reverse=not larger)
+        if neighbour in rungs and rungs[rungs.index(neighbour) + 1 :][:1] == [edge]:
+            return rungs[rungs.index(edge) + 1]
+    ratio, digits_kept = edge / neighbour, 2
     even = (edge / ordered[0]) ** (1 / (len(ordered) - 1))  # of a grid, whose values are rounded
     if abs(math.log(ratio / even)) <= abs(math.log(even)) / 10:
         ratio = even
-    while (found := rounded(edge * ratio, digits)) in (edge, neighbour):
-        digits += 1
+    found = rounded(edge * ratio, digits_kept)
+    while abs(math.log(found / (edge * ratio))) > abs(math.log(ratio)) / 10:  # as even as a grid
+        digits_kept += 1
+        found = rounded(edge * ratio, digits_kept)
     return found
-
-
-def on_ladder(lr: float) -> bool:
-    return f"{lr:.6e}".partition("e")[0] in ("1.000000", "3.000000")
 
 
 def next_value(lr: float, *, larger: bool) -> float:
     """The next learning rate on the ladder 1, 3, 10, 30, ... that is at least twice as large, or as small."""
-    exponent = math.floor(math.log10(lr))
-    ladder = [float(f"{digit}e{power}") for power in range(exponent - 2, exponent + 3) for digit in (1, 3)]
+    ladder = _rungs((1, 3), lr, lr)
     # Half and double with a margin, so that 3e-3 -> 1e-2 and 1e-3 -> 3e-3 are not lost to rounding.
     if larger:
         return min(value for value in ladder if value >= lr * 1.999)

@@ -83,7 +83,7 @@ def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord]
     for heading in ("rank", "trial", "params", "state"):
         table.add_column(heading, no_wrap=True)
     for heading in (key.replace("_", " "), "loss", "val loss", "acc", "epochs"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")  # where it is narrow, headings take two lines
     order = sorted(unranked, key=lambda trial: (trial.state == "diverged", trial.number))
     for rank, trial in [*enumerate(ranked, start=1), *((None, trial) for trial in order)]:
         metrics = trial.metrics
@@ -105,7 +105,7 @@ def seeds_table(configurations: Sequence[Configuration], key: str, title: str) -
     for heading in ("rank", "params", "seeds"):
         table.add_column(heading, no_wrap=True)
     for heading in (key.replace("_", " "), "loss", "val loss", "acc"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=heading == "acc")
     tie = any(_is_tied(one) for one in configurations)
     for rank, one in enumerate(configurations, start=1):
         first = "1=" if tie and (rank == 1 or _is_tied(one)) else str(rank)

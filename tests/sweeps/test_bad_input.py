@@ -20,6 +20,22 @@ CASES = {
     "--lrs nan": ["--lrs nan", "finite"],
     "--lrs inf": ["--lrs inf", "finite"],
     "--lrs fast": ["'fast' is not a number"],
+    "--lrs 1e-1..1e-5:9": ["goes down", "1e-5..1e-1:9"],
+    "--lrs 0..1:5": ["a log grid cannot have 0", "above 0"],
+    "--lrs=-1..1:5": ["a log grid cannot have -1"],
+    "--lrs a..b": ["'a' is not a number", "LOW..HIGH:COUNT"],
+    "--lrs 1e-5..1e-1": ["does not say how many values", "1e-5..1e-1:9"],
+    "--lrs 1e-5..1e-1:1": ["at least 2 values"],
+    "--lrs 1e-5..1e-1:many": ["'many' is not a whole number"],
+    "--lrs 1e-3..1e-3:2": ["the same value at both ends"],
+    "--lrs 1..inf:2": ["cannot have inf"],
+    "--lrs auto 1e-3": ["auto finds the range itself", "1e-3"],
+    "--lrs 1e-5..1e-1:3 auto": ["auto finds the range itself"],
+    "--lrs auto --task broken.py:Task": ["importing", "ZeroDivisionError"],
+    "--seeds 0": ["--seeds 0", "at least 1"],
+    "--seeds x": ["'x' must be a whole number"],
+    "--seeds 2 --seed 9007199254740991": ["below 2**53", "smaller --seed"],
+    "--extend-edges --lrs 1e-3": ["--extend-edges with one learning rate", "two or more"],
     "--lrs 1e-3 0.001": ["0.001 is given twice"],
     "--lrs": ["at least one learning rate"],
     "--epochs 0": ["epochs=0", "at least 1"],
@@ -86,6 +102,7 @@ def test_bad_input(
         ("--set batch_size=64", "batch_size: 32 -> 64"),
         ("--set task.width=8", "task.width: default -> 8"),
         ("--lrs 3e-3", "lrs: 0.001 left out"),
+        ("--lrs auto", "was given its learning rates"),
         ("--task moody.py:Moody", "task: digits -> "),
     ],
 )
@@ -93,6 +110,22 @@ def test_a_resume_cannot_change_what_was_trained(
     change: str, words: str, launch_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """B20: never pretend success."""
+    refused_on_resume(change, words, launch_folder, capsys, {"lr": 3e-3}, {"lr": 1e-3})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [("--seeds 1", "seeds: 2 -> 1 (a resume can only add)"), ("--extend-edges", "two or more with --lrs")],
+)
+def test_a_resume_cannot_take_seeds_away(
+    change: str, words: str, launch_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused_on_resume(change, words, launch_folder, capsys, {"lr": 3e-3, "seed": 0}, {"lr": 3e-3, "seed": 1})
+
+
+def refused_on_resume(
+    change: str, words: str, launch_folder: Path, capsys: pytest.CaptureFixture[str], *points: dict[str, float]
+) -> None:
     from sweeps.ledger import Ledger
     from sweeps.sweep import Sweep
     from trainable.config import TrainConfig
@@ -102,7 +135,7 @@ def test_a_resume_cannot_change_what_was_trained(
         question="lr_scan",
         task="digits",
         train=TrainConfig(threads=1, epochs=2),
-        points=({"lr": 3e-3}, {"lr": 1e-3}),
+        points=points,
     )
     (launch_folder / "results/old").mkdir(parents=True)
     Ledger.create(launch_folder / "results/old/ledger.db", sweep, {"tracking_uri": "sqlite:///x.db", "sweep_id": "x"})
