@@ -14,7 +14,7 @@ import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,11 +168,18 @@ def load_task(spec: str, settings: Mapping[str, Any] | None = None) -> Task:
         raise ValueError(f"task {spec!r} needs {' and '.join(missing)}: say {example}")
     hints = _hints(spec, task_class)
     try:
-        return task_class(
+        task = task_class(
             **{name: as_declared(f"task.{name}", value, hints.get(name)) for name, value in settings.items()}
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"task {spec!r} refuses {settings}: {error}") from error
+    for item in fields:
+        if item.compare and not isinstance(value := getattr(task, item.name), Hashable):
+            raise ValueError(
+                f"task {spec!r}: the field {item.name} is a {type(value).__name__}, which may change: make it a tuple, "
+                "or something else that is fixed"
+            )
+    return task
 
 
 def _hints(spec: str, task_class: type[Task]) -> dict[str, Any]:
@@ -215,7 +222,8 @@ def _find_class(spec: str) -> type[Task]:
 
 
 def _is_task(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Task) and dataclasses.is_dataclass(value)
+    how = getattr(value, "__dataclass_params__", None)
+    return isinstance(value, type) and issubclass(value, Task) and how is not None and bool(how.frozen)
 
 
 def _module_from_file(path: Path, spec: str) -> types.ModuleType:

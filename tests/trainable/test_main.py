@@ -136,7 +136,7 @@ def test_without_out_the_folder_is_named_after_task_and_time(folder: Path, call:
 
 BAD = {
     "no task": ([], "--task is missing"),
-    "unknown task": (["--task", "digist"], "unknown task 'digist'; did you mean digits?"),
+    "unknown task": (["--task", "digist"], "unknown task 'digist'; did you mean digits"),
     "no such file": (["--task", "none.py:Task"], "there is no file"),
     "no such class": (["--task", "blobs.py:Blob"], "no 'Blob' there; tasks in it: Blobs"),
     "unknown key": (["--task", "blobs.py:Blobs", "--set", "learning_rate=1"], "unknown config key 'learning_rate'"),

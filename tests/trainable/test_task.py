@@ -120,6 +120,17 @@ def test_a_type_that_only_type_checkers_see(tmp_path: Path) -> None:
         load_task(f"{tmp_path / 'hidden.py'}:Mine", {"data": "x"})
 
 
+def test_a_task_that_may_change_is_refused(tmp_path: Path) -> None:
+    """The samples of a task are kept by the task itself, so it must stay what it is."""
+    text = USERS_FILE.replace("sizes: tuple[int, ...] = (8, 8)", "sizes: list[int] = field(default_factory=list)")
+    (tmp_path / "lists.py").write_text(text)
+    with pytest.raises(ValueError, match="the field sizes is a list, which may change: make it a tuple"):
+        load_task(f"{tmp_path / 'lists.py'}:Mine", {"data": "x", "sizes": [1, 2]})
+    (tmp_path / "thawed.py").write_text(USERS_FILE.replace("@dataclass(frozen=True)", "@dataclass"))
+    with pytest.raises(ValueError, match=r"must be a class that .* is marked @dataclass\(frozen=True\)"):
+        load_task(f"{tmp_path / 'thawed.py'}:Mine", {"data": "x"})
+
+
 def test_paths_among_settings_mean_the_same_everywhere(mine: str, launch_folder: Path) -> None:
     found = absolute_settings(mine, {"data": "a/b.csv", "cache": "c", "label": "d", "width": 3})
     assert found == {
