@@ -29,6 +29,7 @@ from sweeps.moved import settle
 from sweeps.placement import Placement, Wish, place
 from sweeps.progress import Progress
 from sweeps.report import SweepResult, plot_losses
+from sweeps.seeds import without_seed
 from sweeps.signals import Interruption
 from sweeps.store import Folder
 from sweeps.sweep import Sweep, describe
@@ -219,7 +220,9 @@ def _answer(
     """Judge, and write it down: at once, and again when MLflow has told the runs' names."""
     result, judgement = _judge(ledger, history, judge, status)
     write_text(folder.result, result.to_json())
-    curves = {describe(record.params): history.curve(record.number, "loss") for record in judgement.trials}
+    curves: dict[str, list[list[float]]] = {}
+    for record in judgement.trials:
+        curves.setdefault(describe(without_seed(record.params)), []).append(history.curve(record.number, "loss"))
     plot_losses(curves, folder.plot, f"{ledger.sweep.name}: training loss")
     tracker.flush(wait_s, interrupted=status != "finished")
     RunIds(ledger, tracker).note()

@@ -263,7 +263,7 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
     for remark in outcome.remarks:
         console.print(remark, markup=False)
     if not over_seeds and len(ranked) > 1:
-        console.print(f"one seed: --resume {result.name} --seeds 3 would tell how sure this is", markup=False)
+        console.print(f"one seed: {resume_command(folder)} --seeds 3 would tell how sure this is", markup=False)
     console.print(f"results  {folder.path}", markup=False)
     console.print(f"curves   {folder.plot}", markup=False)
     console.print(f"MLflow   {mlflow_command(result.tracking_uri)}", markup=False)

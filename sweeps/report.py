@@ -145,8 +145,9 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def plot_losses(curves: Mapping[str, Sequence[float]], path: Path, title: str) -> None:
-    """The training loss of every trial over its steps, as a PNG. `curves`: label -> one loss a step."""
+def plot_losses(curves: Mapping[str, Sequence[Sequence[float]]], path: Path, title: str) -> None:
+    """The training loss of every configuration over its steps, as a PNG: its mean over seeds, smoothed, before the raw
+    losses of each. `curves`: label -> for each seed one loss a step."""
     # The object-oriented interface needs no display and leaves no global state behind.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -154,17 +155,26 @@ def plot_losses(curves: Mapping[str, Sequence[float]], path: Path, title: str) -
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for index, (label, losses) in enumerate(curves.items()):
-        steps = range(1, len(losses) + 1)
-        axes.plot(steps, losses, color=f"C{index % 10}", alpha=0.25, linewidth=1)
-        axes.plot(steps, _smoothed(losses), color=f"C{index % 10}", label=label, linewidth=2)
+    for index, (label, over_seeds) in enumerate(curves.items()):
+        for losses in over_seeds:
+            axes.plot(range(1, len(losses) + 1), losses, color=f"C{index % 10}", alpha=0.25, linewidth=1)
+        mean = _smoothed(_mean_curve(over_seeds))
+        axes.plot(range(1, len(mean) + 1), mean, color=f"C{index % 10}", label=label, linewidth=2)
     axes.set(xlabel="step", ylabel="training loss", title=title)
-    if any(value > 0 for losses in curves.values() for value in losses):
+    if any(value > 0 for over_seeds in curves.values() for losses in over_seeds for value in losses):
         axes.set_yscale("log")
     axes.grid(visible=True, alpha=0.3)
     if curves:
         axes.legend()
     figure.savefig(path, dpi=120, format="png")
+
+
+def _mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
+    """The mean at each step, over the curves that got so far."""
+    columns = (
+        [curve[step] for curve in curves if step < len(curve)] for step in range(max(map(len, curves), default=0))
+    )
+    return [sum(column) / len(column) for column in columns]
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:

@@ -84,6 +84,11 @@ def num_seeds_of(sweep: Sweep) -> int:
     return len({seed_of(point, sweep) for point in sweep.points}) or 1
 
 
+def without_seed(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What all repetitions of a configuration share."""
+    return {name: value for name, value in params.items() if name != SEED}
+
+
 def lacking(sweep: Sweep, wanted: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Those of the points `wanted` that the sweep does not have, however it spells the seed it began with."""
     present = [_with_seed(point, sweep) for point in sweep.points]
@@ -154,15 +159,10 @@ def _grouped(trials: Sequence[TrialRecord], seed: int) -> list[Configuration]:
     """In the order in which they first appear."""
     groups: dict[str, dict[int, TrialRecord]] = {}
     for trial in trials:
-        own = {name: value for name, value in trial.params.items() if name != SEED}
-        group = groups.setdefault(json.dumps(own, sort_keys=True, default=str), {})
+        group = groups.setdefault(json.dumps(without_seed(trial.params), sort_keys=True, default=str), {})
         group[int(trial.params.get(SEED, seed))] = trial
     return [
-        Configuration(
-            {name: value for name, value in next(iter(group.values())).params.items() if name != SEED},
-            dict(sorted(group.items())),
-            {},
-        )
+        Configuration(without_seed(next(iter(group.values())).params), dict(sorted(group.items())), {})
         for group in groups.values()
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeps import lr_finder, lr_scan
+from sweeps import lr_scan
 from sweeps.judgement import Judgement
 from sweeps.ledger import Ledger
 from sweeps.lr_answer import MOST_EXTENSIONS, LrJudge, lrs_of
@@ -142,7 +142,7 @@ def test_a_range_of_its_own(
     assert [trial["params"]["lr"] for trial in result["trials"]] == noted["range"]["lrs"] == noted["asked"]
     assert len(noted["range"]["tested_lrs"]) == len(noted["range"]["tested_losses"]) > 100
     assert min(noted["asked"]) < result["best"]["params"]["lr"] < max(noted["asked"])
-    monkeypatch.setattr(lr_finder.subprocess, "run", lambda *a, **k: pytest.fail("the range was looked for again"))
+    monkeypatch.setattr(lr_scan, "find_range", lambda *asked: pytest.fail("the range was looked for again"))
     for arguments in ([], ["--lrs", "auto"]):
         _, again = scan("--resume", "found", *arguments)
         assert again["trials"] == result["trials"]
