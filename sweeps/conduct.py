@@ -144,9 +144,7 @@ def _free_if_refused(folder: Folder) -> Iterator[None]:
         raise
 
 
-def _open(
-    folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str], noted: Mapping[str, Any]
-) -> Ledger:
+def _open(folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str], noted: Mapping[str, Any]) -> Ledger:
     noted = {**noted, "identity": identity(sweep)}
     if not folder.ledger.is_file():
         where = {"tracking_uri": tracking_uri, "folder": str(folder.path)}
@@ -324,4 +322,3 @@ def _import_ahead() -> None:
         import_module("ray.tune")
         import_client()
         import_module("matplotlib.backends.backend_agg")
-

@@ -24,7 +24,8 @@ FLOORS = [
     | {"sweeps.writes"}
     | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
     {"sweeps.statistics", "sweeps.lr_ranges", "cluster.connect", "cluster.reaper"},
-    {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__", "trainable.lr_range_test"},
+    {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
+    | {"trainable.lr_range_test"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
     {"trainable.state", "trainable.checkpoint", "trainable.saving", "trainable.data", "trainable.loader"}
     | {"trainable.optim", "trainable.memory", "trainable.average", "trainable.muon", "trainable.clipping"}
