@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial
 
 from sweeps.outcomes import outcome_of, warm_start_of
 from sweeps.proposals import Past, Proposer
 from sweeps.spaces.grammar import text_of
 from sweeps.sweep import Sweep, same_text
+from sweeps.writes import Facts
 
 
 class Beginnings:
@@ -24,8 +25,8 @@ class Beginnings:
         self._proposer = Proposer(sweep, warm_start_of(warm_start, sweep))
         self._ended: dict[int, Past] = {}
 
-    def of_trial(self, number: int, there: Sequence[FrozenTrial]) -> FrozenTrial:
-        """Trial `number`, running, with all its parameters. Raises SpaceExhausted."""
+    def of_trial(self, number: int, there: Sequence[FrozenTrial]) -> Facts:
+        """All that is to be written of trial `number` as it begins. Raises SpaceExhausted."""
         assert number == len(there), "the trials of a space begin in the order of their numbers"
         past = [self._past(trial) for trial in there]
         asked = dict(next(iter(points_left(self._sweep, there)), {})) if self._sweep.points else {}
@@ -33,9 +34,11 @@ class Beginnings:
         # What a sampler with a memory needs to get it back after a kill.
         unended = [earlier for earlier, other in enumerate(past) if other.outcome is None]
         noted = {"params": found.params, "asked": asked, "unended": unended, "attempts": 1}
-        return create_trial(
-            state=TrialState.RUNNING, params=found.known, distributions=found.distributions, user_attrs=noted
-        )
+        known = {
+            name: (distribution.to_internal_repr(found.known[name]), distribution)
+            for name, distribution in found.distributions.items()
+        }
+        return Facts(params=known, user=noted)
 
     def _past(self, trial: FrozenTrial) -> Past:
         if trial.number in self._ended:

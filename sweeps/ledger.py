@@ -18,13 +18,13 @@ from optuna.trial import FrozenTrial
 
 from sweeps.beginnings import Beginnings, params_of, points_left
 from sweeps.drift import data_key
-from sweeps.outcomes import OPTUNA_STATES, State, end_of, state_of, violations_of
+from sweeps.outcomes import OPTUNA_STATES, State, end_of, failures_note, observations, state_of, violations_of
 from sweeps.proposals import SpaceExhausted
 from sweeps.pruners import Rules, decide
 from sweeps.reopen import reopen
 from sweeps.spaces.draw import point_distributions
 from sweeps.sweep import Sweep
-from sweeps.writes import Facts, storage_at, write
+from sweeps.writes import Facts, storage_at, write, write_new
 from trainable.crashpoint import crash_point
 
 LAST_REPORT = ("number", "epoch", "metrics", "samples_per_s", "notes")  # what the ledger keeps of it
@@ -175,6 +175,10 @@ class Ledger:
                 found.append(_to_come(number, points[index] if index < len(points) else {}))
         return found
 
+    def observations(self) -> list[dict[str, Any]]:
+        """What another sweep can learn from this one: for its attribute `warm_start`."""
+        return observations(self._trials())
+
     def trial(self, number: int) -> TrialRecord:
         there = self._trials()
         return self._record(there[number], self.mlflow_runs()) if number < len(there) else self.trials()[number]
@@ -201,12 +205,12 @@ class Ledger:
         there = self._trials()
         self._begins = self._begins or Beginnings(self.sweep, self.attribute("warm_start"))
         try:
-            trial = self._begins.of_trial(number, there)
+            facts = self._begins.of_trial(number, there)
         except SpaceExhausted:
             self.note("exhausted", True)
             raise
         crash_point("ask")
-        trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=trial)
+        trial_id = write_new(self._storage, self._study._study_id, number, facts)
         there.append(self._storage.get_trial(trial_id))
 
     def report(self, number: int, report: Mapping[str, Any]) -> bool:
@@ -309,7 +313,7 @@ class Ledger:
             epochs=last["epoch"],
             metrics=last["metrics"],
             samples_per_s=last["samples_per_s"],
-            notes={**last["notes"], **_failures_note(tuple(noted.get("failures", ())))},
+            notes={**last["notes"], **failures_note(tuple(noted.get("failures", ())))},
             reason=noted.get("reason"),
             mlflow_run_id=runs.get(trial.number),
             weights_sha256=noted.get("weights_sha256"),
@@ -321,9 +325,3 @@ class Ledger:
 def _to_come(number: int, asked: Mapping[str, Any]) -> TrialRecord:
     """A trial of a space that has not begun: what is known of it is what a point asks for."""
     return TrialRecord(number, dict(asked), "waiting", 0, 0, 0.0, {}, None, {}, None, None, None)
-
-
-def _failures_note(failures: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
-    """All failures of a trial as one note, which is a tag in MLflow."""
-    said = [f"attempt {failure['attempt']}: {failure['kind']}: {failure['line']}" for failure in failures]
-    return {"failures": "; ".join(said)} if said else {}

@@ -105,3 +105,9 @@ def warm_start_of(plain: Sequence[Mapping[str, Any]] | None, sweep: Sweep) -> li
 def _pruned(reports: Mapping[int, float], off: Mapping[str, float]) -> Outcome:
     finite = {number: value for number, value in reports.items() if math.isfinite(value)}
     return Outcome("pruned", reports=finite, violations=off) if finite else Outcome("absent")
+
+
+def failures_note(failures: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
+    """All failures of a trial as one note, which is a tag in MLflow."""
+    said = [f"attempt {failure['attempt']}: {failure['kind']}: {failure['line']}" for failure in failures]
+    return {"failures": "; ".join(said)} if said else {}

@@ -19,7 +19,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
 from sweeps.samplers import GRID_LIMIT, WITH_MEMORY, number_from, sampler_for
-from sweeps.spaces.draw import draw, encode
+from sweeps.spaces.draw import draw, encode, inside
 from sweeps.spaces.finite import configurations, num_configurations
 from sweeps.spaces.function import FunctionSpace, find_function, is_function
 from sweeps.spaces.grammar import Entries, parse_space, text_of
@@ -86,9 +86,8 @@ class Proposer:
         self._study = optuna.create_study(storage=InMemoryStorage(), directions=directions)
         self._ids: list[int] = []  # of the trials, by number
         self._told: set[int] = set()
-        self._seen: set[str] = set()
         for params, outcome in self._observed:
-            internal = self._internal(params)
+            internal = self._internal({name: value for name, value in params.items() if name != "seed"})
             if internal is not None:
                 self._tell(self._add(internal), outcome, [outcome for _, outcome in self._observed])
 
@@ -119,10 +118,19 @@ class Proposer:
                 return
             if len(self._ids) > number:  # proposed by another version of the sampler, or from another space
                 self._study._storage.set_trial_state_values(self._ids.pop(), TrialState.FAIL)
-        if self._sweep.sampler == "gp" and trial.outcome is None:
-            self._ids.append(self._add(None))
-        else:
-            self._ids.append(self._add(trial.internal))
+        hidden = self._sweep.sampler == "gp" and trial.outcome is None
+        internal = None if hidden else self._as_it_is_now(trial)
+        self._ids.append(self._add(internal))
+        if internal is None and not hidden:  # the space is another one now, and it does not lie in it
+            self._study._storage.set_trial_state_values(self._ids[-1], TrialState.FAIL)
+            self._told.add(number)
+
+    def _as_it_is_now(self, trial: Past) -> FrozenTrial | None:
+        """The trial as Optuna knew it, unless the space has changed: then, if it can, as it would be drawn now."""
+        if self._space is not None:
+            return trial.internal
+        now = self._internal(inside(self._entries or {}, trial.params))
+        return trial.internal if now is not None and now.distributions == trial.internal.distributions else now
 
     def _add(self, like: FrozenTrial | None) -> int:
         params, distributions = ({}, {}) if like is None else (like.params, like.distributions)
@@ -145,6 +153,7 @@ class Proposer:
                 self._study.enqueue_trial(self._fixed(asked))
             trial = self._study.ask()
             params = self._draw(trial)
+            params |= {name: value for name, value in asked.items() if name not in params}
             frozen = self._study.get_trials(deepcopy=False)[-1]
             if text_of(params) not in seen:
                 try:
@@ -168,7 +177,9 @@ class Proposer:
             return draw(self._entries, trial)
 
     def _fixed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(asked) if self._entries is None else encode(self._entries, asked, partial=True)
+        return (
+            dict(asked) if self._entries is None else encode(self._entries, inside(self._entries, asked), partial=True)
+        )
 
     def _internal(self, params: Mapping[str, Any]) -> FrozenTrial | None:
         """These parameters as a trial of the study would have had them; None where they do not lie in the space."""

@@ -15,7 +15,7 @@ from typing import Any
 from sweeps.pareto import check_constraints
 from sweeps.pruners import PRUNERS
 from sweeps.samplers import SAMPLERS, check_sampler
-from sweeps.spaces.draw import encode
+from sweeps.spaces.draw import encode, inside
 from sweeps.spaces.finite import num_configurations
 from sweeps.spaces.function import find_function, is_function
 from sweeps.spaces.grammar import Fixed, largest, names_in, parse_space, text_of
@@ -33,7 +33,7 @@ class Sweep:
     points: the parameters of each trial, in the order of their numbers; names are TrainConfig's, or
     `task.<field>`. `train` and `task_settings` are what all trials share.
     space: what `num_trials` trials are drawn from by `sampler` (samplers.py), see spaces/grammar.py; or
-    {"function": "path/file.py:name"}. Points, which may leave names of the space out, are the first of its trials.
+    {"function": "path/file.py:name"}. Points, which may leave names of the space out and fix others, are its first.
     metric: what trials are ranked and pruned by, at each report; `mode` is "min" or "max".
     metrics: several of these instead, each (metric, mode). constraints: a metric -> {"at_most": x} or {"at_least": x};
     trials beyond them are never the best.
@@ -96,7 +96,7 @@ class Sweep:
                 )
             for point in self.points:
                 try:
-                    encode(entries, point, partial=True)
+                    encode(entries, inside(entries, point), partial=True)
                 except ValueError as error:
                     raise ValueError(
                         f"point {describe(point)}: {error}; widen the space, or leave the point out"

@@ -5,11 +5,12 @@ Optuna's own doors commit each by itself, which also costs a wait for the disk e
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ REPORT = (
     "VALUES (?, ?, ?, ?) ON CONFLICT (trial_id, step) DO NOTHING"
 )
 VALUE = "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?, ?, ?, ?)"
+NEW = "INSERT INTO trials (number, study_id, state, datetime_start) VALUES (?, ?, 'RUNNING', ?)"
 BEGIN = "UPDATE trials SET state = 'RUNNING', datetime_start = ? WHERE trial_id = ? AND state = 'WAITING'"
 END = "UPDATE trials SET state = ?, datetime_complete = ? WHERE trial_id = ? AND state = 'RUNNING'"
 
@@ -54,28 +56,46 @@ def storage_at(path: Path) -> RDBStorage:
 
 def write(storage: RDBStorage, trial_id: int, facts: Facts) -> None:
     """All of the facts, or none of them."""
+    with _one_commit(storage) as cursor:
+        _execute(cursor, trial_id, facts)
+
+
+def write_new(storage: RDBStorage, study_id: int, number: int, facts: Facts) -> int:
+    """A new trial, running, with all of the facts; its id. Optuna's own door refuses a choice that has grown."""
+    with _one_commit(storage) as cursor:
+        cursor.execute(NEW, (number, study_id, _now()))
+        trial_id = int(cursor.lastrowid)
+        _execute(cursor, trial_id, facts)
+    return trial_id
+
+
+@contextlib.contextmanager
+def _one_commit(storage: RDBStorage) -> Iterator[Any]:
     connection = storage.engine.raw_connection()
     try:
-        cursor = connection.cursor()
-        if facts.begins:
-            cursor.execute(BEGIN, (_now(), trial_id))
-        for name, (value, distribution) in facts.params.items():
-            cursor.execute(PARAM, (trial_id, name, value, distribution_to_json(distribution)))
-        if facts.report is not None:
-            cursor.execute(REPORT, (trial_id, facts.report[0], *_number(facts.report[1])))
-        for kind, attributes in (("user", facts.user), ("system", facts.system)):
-            for key, value in attributes.items():
-                cursor.execute(ATTRIBUTE.format(kind=kind), (trial_id, key, json.dumps(value)))
-        for objective, value in enumerate(facts.values):
-            cursor.execute(VALUE, (trial_id, objective, *_number(value)))
-        if facts.end is not None:
-            cursor.execute(END, (facts.end, _now(), trial_id))
+        yield connection.cursor()
         connection.commit()
     except BaseException:
         connection.rollback()
         raise
     finally:
         connection.close()
+
+
+def _execute(cursor: Any, trial_id: int, facts: Facts) -> None:
+    if facts.begins:
+        cursor.execute(BEGIN, (_now(), trial_id))
+    for name, (value, distribution) in facts.params.items():
+        cursor.execute(PARAM, (trial_id, name, value, distribution_to_json(distribution)))
+    if facts.report is not None:
+        cursor.execute(REPORT, (trial_id, facts.report[0], *_number(facts.report[1])))
+    for kind, attributes in (("user", facts.user), ("system", facts.system)):
+        for key, value in attributes.items():
+            cursor.execute(ATTRIBUTE.format(kind=kind), (trial_id, key, json.dumps(value)))
+    for objective, value in enumerate(facts.values):
+        cursor.execute(VALUE, (trial_id, objective, *_number(value)))
+    if facts.end is not None:
+        cursor.execute(END, (facts.end, _now(), trial_id))
 
 
 def _number(value: float) -> tuple[float | None, str]:

@@ -21,7 +21,7 @@ FLOORS = [
     | {"sweeps.seeds", "sweeps.lr_finder"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
     | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.pareto"}
-    | {"sweeps.writes"}
+    | {"sweeps.writes", "sweeps.front"}
     | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
     {"sweeps.statistics", "sweeps.lr_ranges", "cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}

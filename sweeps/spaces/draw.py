@@ -32,6 +32,12 @@ def encode(entries: Entries, params: Mapping[str, Any], *, partial: bool = False
     return found
 
 
+def inside(entries: Entries, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the parameters whose names stand in the space; a point may fix others beside them."""
+    names = set(names_in(entries))
+    return {name: value for name, value in params.items() if name in names}
+
+
 def point_distributions(
     point: Mapping[str, Any], points: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[float, BaseDistribution]]:
@@ -97,7 +103,7 @@ class _Names:
     def _encode(self, name: str, entry: Entry, key: str, left: dict[str, Any], partial: bool) -> dict[str, Any]:
         value = left[name]
         if isinstance(entry, Choice):
-            option = _option_of(name, entry, value)
+            option = _option_of(name, entry, value, left)
             own = {key: option.label}
             if option.drawn is not None:
                 own |= self._encode(name, option.drawn, f"{key} = {option.label}", left, partial)
@@ -111,11 +117,23 @@ class _Names:
         return {key: int(value) if entry.whole else float(value)}
 
 
-def _option_of(name: str, choice: Choice, value: Any) -> Option:
-    for option in choice.options:
-        if _holds(option.drawn if option.drawn is not None else Fixed(option.value), value):
-            return option
-    raise ValueError(f"{name}={value!r} is none of {', '.join(option.label for option in choice.options)}")
+def _option_of(name: str, choice: Choice, value: Any, beside: Mapping[str, Any]) -> Option:
+    """The option that a value came from. A value may stand there by itself and lie in a range too: what the options
+    bring along tells, and then the type."""
+
+    def unlikeliness(option: Option) -> tuple[bool, int, bool, bool]:
+        whole = isinstance(option.drawn, Range) and option.drawn.whole
+        return (
+            not set(option.brings) <= set(beside),
+            -len(option.brings),
+            option.drawn is not None,
+            isinstance(option.drawn, Range) and whole is not isinstance(value, int),
+        )
+
+    held = [option for option in choice.options if _holds(option.drawn or Fixed(option.value), value)]
+    if not held:
+        raise ValueError(f"{name}={value!r} is none of {', '.join(option.label for option in choice.options)}")
+    return min(held, key=unlikeliness)
 
 
 def _holds(entry: Entry, value: Any) -> bool:

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeps.front import best_first, pareto_trials
+from sweeps.ledger import TrialRecord
 from sweeps.pareto import knee, pareto_set, violations
+from sweeps.sweep import Sweep
+from trainable.config import TrainConfig
 
 MIN2 = ("min", "min")
 values_of_two = st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=12)
@@ -28,22 +32,19 @@ def test_the_pareto_set_is_that_of_optuna(values: list[tuple[int, int]], modes: 
     assert pareto_set(values, modes) == sorted(trial.number for trial in study.best_trials)
 
 
+powers = st.integers(-20, 20)
+
+
 @settings(max_examples=60, deadline=None)
-@given(values=values_of_two, modes=modes_of_two, scale=st.floats(0.1, 1e6), shift=st.floats(-1e3, 1e3))
+@given(values=values_of_two, modes=modes_of_two, first=powers, second=powers)
 def test_the_knee_does_not_depend_on_units(
-    values: list[tuple[int, int]], modes: tuple[str, str], scale: float, shift: float
+    values: list[tuple[int, int]], modes: tuple[str, str], first: int, second: int
 ) -> None:
     """Seconds or milliseconds: the knee is the same trial, and always one of the Pareto set."""
     found = knee(values, modes)
     assert found in pareto_set(values, modes)
-    corners = [sum(column) for column in zip(*(normal(values, modes)), strict=True)]
-    assert corners is not None
-    worse = [(row[0] * 1024.0, row[1] / 4.0) for row in values]  # powers of two: exact
-    assert knee(worse, modes) == found
-
-
-def normal(values: list[tuple[int, int]], modes: tuple[str, str]) -> list[tuple[float, ...]]:
-    return [tuple(-v if m == "max" else v for v, m in zip(row, modes, strict=True)) for row in values]
+    scaled = [(a * 2.0**first, b * 2.0**second) for a, b in values]  # powers of two: exact
+    assert knee(scaled, modes) == found
 
 
 def test_a_knee_that_one_sees() -> None:
@@ -78,3 +79,39 @@ def test_what_was_not_measured_is_off_limits(value: float | None) -> None:
     measured = {} if value is None else {"mem": value}
     assert all(off > 0 for off in violations({"mem": {"at_most": 2}}, measured).values())
     assert violations({}, measured) == {}
+
+
+def record(number: int, metrics: dict[str, float], state: Any = "complete", off: float = 0.0) -> TrialRecord:
+    return TrialRecord(
+        number, {}, state, 1, 1, 1.0, metrics, None, {}, None, None, None, violations={"mem at most 2": off}
+    )  # fmt: skip
+
+
+def search(**settings: Any) -> Sweep:
+    space = {"lr": {"log": [1e-5, 1e-1]}}
+    train = TrainConfig(threads=1)
+    return Sweep(name="s", question="search", task="digits", train=train, space=space, num_trials=9, **settings)
+
+
+def test_what_is_off_limits_is_never_the_best() -> None:
+    trials = [
+        record(0, {"val_loss": 0.5}),
+        record(1, {"val_loss": 0.1}, off=0.5),
+        record(2, {"val_loss": 0.01}, "pruned"),
+        record(3, {"val_loss": 0.3}),
+        record(4, {}, "diverged"),
+        record(5, {"val_loss": 0.3}),
+    ]
+    assert [trial.number for trial in best_first(trials, search())] == [3, 5, 0]
+    assert [trial.number for trial in best_first(trials, search(mode="max"))] == [0, 3, 5]
+    assert best_first([], search()) == []
+
+
+def test_the_order_of_several_objectives() -> None:
+    """The knee, the rest of its Pareto set, and then what that set hides."""
+    sweep = search(metrics=(("loss", "min"), ("accuracy", "max")))
+    rows = [(0.1, 0.1), (0.2, 0.8), (0.9, 0.9), (0.3, 0.7), (0.95, 0.05), (0.0, 1.0)]
+    trials = [record(n, {"loss": loss, "accuracy": accuracy}) for n, (loss, accuracy) in enumerate(rows[:-1])]
+    trials.append(record(5, {"loss": 0.0, "accuracy": 1.0}, off=1e-9))
+    assert [trial.number for trial in best_first(trials, sweep)] == [1, 0, 2, 3, 4]
+    assert [trial.number for trial in pareto_trials(trials, sweep)] == [1, 0, 2]
