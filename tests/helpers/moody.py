@@ -41,6 +41,8 @@ class Moody(Digits):
 
     def loss(self, outputs: Any, batch: tuple[Tensor, ...]) -> Tensor:
         loss = super().loss(outputs, batch)
+        if len(batch[0]) <= MOST_SAMPLES:  # the checks see no mood: it comes in training
+            return loss
         training = torch.is_grad_enabled()
         if self.mood == "bad":
             return loss + 10 * len(batch[0])
