@@ -72,7 +72,8 @@ class LrJudge:
         if added:
             values = ", ".join(f"{lr:g}" for lr in sorted(added))
             remarks.append(f"Beyond what was asked for, --extend-edges tried {values}")
-            if len(added) >= MOST_EXTENSIONS:
+            tried = [float(one.params["lr"]) for one in configurations]
+            if len(added) >= MOST_EXTENSIONS and tried[0] in (min(tried), max(tried)):
                 remarks.append(f"It stops after {MOST_EXTENSIONS}")
         return remarks
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -171,7 +172,10 @@ def _new_sweep(name: str, asked: Mapping[str, Any], wish: Wish, console: Console
     found: Range | None = None
     if lrs is None:
         console.print("finding the range of learning rates: one run with a rising rate", soft_wrap=True)
-        found = find_range(task, task_settings, config)
+        try:
+            found = find_range(task, task_settings, config)
+        except KeyboardInterrupt:
+            fail("interrupted while the range was being found; nothing was written", code=128 + signal.SIGINT)
         lrs = list(found.lrs)
         tried = " ".join(f"{lr:g}" for lr in lrs)
         console.print(f"range {tried}: {found.reason}", highlight=False, markup=False, soft_wrap=True)

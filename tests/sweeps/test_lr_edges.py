@@ -11,6 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeps import lr_scan
+from sweeps.history import History
 from sweeps.judgement import Judgement
 from sweeps.ledger import Ledger
 from sweeps.lr_answer import MOST_EXTENSIONS, LrJudge, lrs_of
@@ -67,6 +68,22 @@ def test_it_stops_somewhere() -> None:
         values[more[0]] = 2.0 + len(added)
     assert added == [0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0]
     assert len(added) == MOST_EXTENSIONS
+
+
+@pytest.mark.parametrize(("best", "says_so"), [(7, True), (5, False)])
+def test_it_says_that_it_has_stopped_where_that_matters(best: int, says_so: bool) -> None:
+    """Six values beyond two that were asked for; the winner is the last of them, or lies inside by now."""
+    trials = [record(number, 10.0**number, 0) for number in range(8)]
+
+    class Straight(History):
+        def curve(self, number: int, name: str) -> list[float]:
+            slope = 0.1 - 0.01 * abs(number - best)
+            return [9.0 - slope * step for step in range(40)]
+
+    words = LrJudge(0, [1.0, 10.0], True)(trials, Straight(Path("nowhere"))).verdict
+    assert words.startswith(f"lr={10.0**best:g} makes")
+    assert "--extend-edges tried 100, 1000, 10000, 100000, 1e+06, 1e+07." in words
+    assert ("It stops after 6." in words) == says_so
 
 
 def test_every_seed_goes_on() -> None:
