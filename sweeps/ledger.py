@@ -181,7 +181,9 @@ class Ledger:
 
     def trial(self, number: int) -> TrialRecord:
         there = self._trials()
-        return self._record(there[number], self.mlflow_runs()) if number < len(there) else self.trials()[number]
+        if number < len(there):
+            return self._record(there[number], self.mlflow_runs())
+        return _to_come(number, next(iter(points_left(self.sweep, there)[number - len(there) :]), {}))
 
     def mlflow_runs(self) -> dict[int, str]:
         """The MLflow run of each trial that has one."""
