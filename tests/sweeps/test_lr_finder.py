@@ -11,6 +11,8 @@ import pytest
 from sweeps.lr_finder import choose_range, find_range
 from tests.helpers.drivers import ROOT
 from trainable.config import TrainConfig
+from trainable.lr_range_test import rising_rate_test
+from trainable.tasks.digits import Digits
 
 MOODY = f"{ROOT / 'tests/helpers/moody.py'}:Moody"
 LRS = [1e-7 * 10 ** (8 * step / 159) for step in range(160)]
@@ -67,7 +69,7 @@ def test_no_range_where_no_loss_falls(losses: list[float]) -> None:
 
 def test_on_a_real_task() -> None:
     """The digits: the range holds what an exhaustive scan of one epoch finds, 1e-2 to 3e-2."""
-    found = find_range("digits", {}, TrainConfig(threads=1))
+    found = choose_range(*rising_rate_test(Digits(), TrainConfig(threads=1)))
     assert found.lrs[0] <= 2e-3
     assert 1e-2 <= found.lrs[-1] <= 1e-1
 
