@@ -10,7 +10,7 @@ import ray
 from sweeps import lr_scan
 
 CASES = {
-    "--task nope": ["unknown task 'nope'", "known: digits"],
+    "--task nope": ["unknown task 'nope'", "known: char_lm", "digits"],
     "--task there/is/none.py:Task": ["there is no file", "none.py"],
     "--task broken.py:Task": ["importing", "ZeroDivisionError"],
     "--task empty.py:Task": ["no 'Task' there"],
