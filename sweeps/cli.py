@@ -6,6 +6,7 @@ Knows how a sweep is written down by a user, and nothing of how it runs.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from ruamel.yaml.error import YAMLError
 from trainable.config import TrainConfig, unknown_name
 
 BAD_INPUT = 2
+BOUND = re.compile(r"\s*(?P<name>[^<>=\s]+)\s*(?P<sign><=|>=)\s*(?P<limit>\S+)\s*")
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,6 +75,18 @@ def number_of(asked: Mapping[str, Any], flag: str, kind: type[int] | type[float]
     except ValueError:
         words = "a whole number" if kind is int else "a number"
         raise ValueError(f"--{flag.replace('_', '-')} {asked[flag]!r} must be {words}") from None
+
+
+def bound_of(flag: str, text: Any) -> tuple[str, str, float]:
+    """`peak_mem_gib<=2` as ("peak_mem_gib", "at_most", 2.0). Raises ValueError in words."""
+    found = BOUND.fullmatch(str(text))
+    try:
+        limit = float(found["limit"]) if found else math.nan
+    except ValueError:
+        limit = math.nan
+    if found is None or not math.isfinite(limit):
+        raise ValueError(f"{flag} {text!r} must be METRIC<=NUMBER or METRIC>=NUMBER, e.g. peak_mem_gib<=2")
+    return found["name"], "at_most" if found["sign"] == "<=" else "at_least", limit
 
 
 def _first_line(error: Exception) -> str:

@@ -20,27 +20,29 @@ from typing import Any
 from rich.console import Console
 
 from cluster.connect import connected, this_machine
+from sweeps.account import Account
+from sweeps.budget import NO_BUDGET, Budget, End
 from sweeps.drift import drift_tags, environment_tags, identity
-from sweeps.failures import Failure, Refused
+from sweeps.failures import Refused
 from sweeps.history import History
 from sweeps.judgement import Grow, Judge, Judgement, more_trials
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.moved import settle
 from sweeps.placement import Placement, Wish, place
 from sweeps.progress import Progress
-from sweeps.report import SweepResult, plot_losses
+from sweeps.remarks import exit_code, on_checks, on_failures
+from sweeps.report import plot_losses
+from sweeps.result import SweepResult
 from sweeps.seeds import without_seed
 from sweeps.signals import Interruption
 from sweeps.store import Folder
-from sweeps.sweep import Sweep, describe
+from sweeps.sweep import Sweep, check_size, describe
 from sweeps.tracking import Tracker, import_client
 from trainable.files import write_text
-from trainable.settings import TASK_PREFIX
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
 DISCARD_WAIT_S = 10.0  # for the runs of a sweep that never began
 INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
-MOST_BYTES = 100_000  # of one setting; MLflow keeps 6,000 characters, the rest goes into a file
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
@@ -50,6 +52,7 @@ class Outcome:
 
     result: SweepResult
     judgement: Judgement
+    sweep: Sweep
     folder: Folder
     exit_code: int
     remarks: Sequence[str]
@@ -83,23 +86,26 @@ def conduct(
     retries: int = 0,
     retry_failed: bool = False,
     drift: Sequence[str] = (),
+    budget: Budget = NO_BUDGET,
+    exits: bool = True,
 ) -> Outcome:
     """Run what is not finished of a sweep, and answer. A folder without a ledger is a new sweep.
 
     grow: asked once all trials have ended, whether there shall be more; noted: for the ledger, beside the definition.
+    budget: what may end the sweep before all trials are done. exits: signals end the process, as a command's do.
     retries: how often a trial whose own code raises is tried again; retry_failed: also trials that failed before.
     Raises ValueError for what cannot be done, before anything is written; where only a trial's process could see
     it (Refused), what was written of a new sweep is taken away again.
     """
-    phases = Phases(began)
-    _check_size(sweep)
+    began_s, phases = time.monotonic(), Phases(began)
+    check_size(sweep)
     if address is None:  # what can never be placed here is refused before Ray starts
         place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), sweep.num_planned, sweep.train)
     threading.Thread(target=_import_ahead, daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_free_if_refused(folder))
-        interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True)))
+        interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True), exits=exits))
         # Ray prints what happens to its workers on stdout, which belongs to the answer.
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         capacity = stack.enter_context(connected(address))
@@ -113,23 +119,11 @@ def conduct(
         if retry_failed:
             ledger.retry_failed()
         phases.end("ledger_s")
-        outcome = _run(folder, ledger, placement, judge, grow, console, phases, interruption, retries)
+        account = Account(ledger, budget, began_s, placement.gpus_per_trial)
+        outcome = _run(folder, ledger, placement, judge, grow, console, phases, interruption, retries, account)
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
     return outcome
-
-
-def _check_size(sweep: Sweep) -> None:
-    """Settings travel with every trial and stand in the ledger, in MLflow and in result.json: data do not belong
-    there. Raises ValueError, naming the largest."""
-    settings = {**sweep.train.to_dict(), **{f"{TASK_PREFIX}{key}": value for key, value in sweep.task_settings.items()}}
-    points = [settings, *sweep.points]
-    size, name = max((len(json.dumps(value, default=str)), name) for point in points for name, value in point.items())
-    if size > MOST_BYTES:
-        raise ValueError(
-            f"{name} is {size / 1e6:.1f} MB long, and travels with every trial (at most {MOST_BYTES / 1e6:g} MB do); "
-            "give the path of a file and read that in the task's splits()"
-        )
 
 
 @contextlib.contextmanager
@@ -168,6 +162,7 @@ def _run(
     phases: Phases,
     interruption: Interruption,
     retries: int,
+    account: Account,
 ) -> Outcome:
     from sweeps.run import Watcher, run_trials  # here: it brings Ray Tune, which is imported meanwhile
 
@@ -178,7 +173,7 @@ def _run(
     def answer() -> tuple[SweepResult, Judgement, str | None]:
         phases.end("trials_s")
         wait_s = TRACKING_WAIT_S if interruption.signal is None else INTERRUPTED_WAIT_S
-        found = _answer(folder, ledger, history, tracker, judge, status, wait_s)
+        found = _answer(folder, ledger, history, tracker, judge, status, account.end, wait_s)
         phases.end("answer_s")
         return found
 
@@ -194,10 +189,27 @@ def _run(
                     progress.update(record)
                 return [record.number for record in added]
 
-            alike = run_trials(folder, ledger, history, placement, watchers, interruption, retries=retries, more=more)
+            try:
+                alike = run_trials(
+                    folder,
+                    ledger,
+                    history,
+                    placement,
+                    watchers,
+                    interruption,
+                    retries=retries,
+                    account=account,
+                    more=more,
+                )
+            finally:
+                given_up = account.close(num_running=0)
+            for number in given_up:
+                for watcher in watchers:
+                    watcher.update(ledger.trial(number))
         states = {record.state for record in ledger.trials()}
         if alike is None and states != {"failed"}:
-            status = "interrupted" if states & {"running", "waiting"} else "finished"
+            left = states & {"running", "waiting"} and account.end is None
+            status = "interrupted" if left else "finished"
     except Refused:
         tracker.discard(DISCARD_WAIT_S)
         raise
@@ -206,37 +218,51 @@ def _run(
         raise
     result, judgement, missing = answer()
     remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
-    remarks += _on_checks(folder)
-    remarks += _on_failures(ledger.trials(), alike, folder.name)
+    remarks += on_checks(folder)
+    remarks += on_failures(ledger.trials(), alike, folder.name)
     remarks += [missing] if missing else []
-    return Outcome(result, judgement, folder, _exit_code(result, interruption.exit_code), remarks)
+    return Outcome(result, judgement, ledger.sweep, folder, exit_code(result, interruption.exit_code), remarks)
 
 
 def _answer(
-    folder: Folder, ledger: Ledger, history: History, tracker: Tracker, judge: Judge, status: str, wait_s: float
+    folder: Folder,
+    ledger: Ledger,
+    history: History,
+    tracker: Tracker,
+    judge: Judge,
+    status: str,
+    end: End | None,
+    wait_s: float,
 ) -> tuple[SweepResult, Judgement, str | None]:
     """Judge, and write it down: at once, and again when MLflow has told the runs' names."""
-    result, judgement = _judge(ledger, history, judge, status)
+    result, judgement = _judge(folder, ledger, history, judge, status, end)
     write_text(folder.result, result.to_json())
     curves: dict[str, list[list[float]]] = {}
-    for record in judgement.trials:
+    order = {record.number: rank for rank, record in enumerate(judgement.ranked)}
+    for record in sorted(judgement.trials, key=lambda record: order.get(record.number, len(order))):
         curves.setdefault(describe(without_seed(record.params)), []).append(history.curve(record.number, "loss"))
     plot_losses(curves, folder.plot, f"{ledger.sweep.name}: training loss")
-    tracker.flush(wait_s, interrupted=status != "finished")
+    tracker.flush(wait_s, interrupted=status != "finished" or end is not None)
     RunIds(ledger, tracker).note()
-    result, judgement = _judge(ledger, history, judge, status)
+    result, judgement = _judge(folder, ledger, history, judge, status, end)
     write_text(folder.result, result.to_json())
-    missing = tracker.close(MLFLOW_STATUS[status], [folder.plot, folder.result], wait_s)
+    ended_by = end.budget if end else {"finished": "trials"}.get(status, "none")
+    tags = {"steadysweep.ended_by": ended_by}
+    missing = tracker.close(MLFLOW_STATUS[status], [folder.plot, folder.result], wait_s, tags)
     tracker.stop()
     return result, judgement, missing
 
 
-def _judge(ledger: Ledger, history: History, judge: Judge, status: str) -> tuple[SweepResult, Judgement]:
+def _judge(
+    folder: Folder, ledger: Ledger, history: History, judge: Judge, status: str, end: End | None
+) -> tuple[SweepResult, Judgement]:
     judgement = judge(ledger.trials(), history)
     verdict = judgement.verdict
     if status == "interrupted":
         done = sum(record.state not in ("running", "waiting") for record in judgement.trials)
         verdict = f"Interrupted: {done} of {len(judgement.trials)} trials are done. So far: {verdict}"
+    if end is not None:
+        verdict = f"{verdict} {end.words}"
     result = SweepResult(
         name=ledger.sweep.name,
         status=status,
@@ -247,6 +273,8 @@ def _judge(ledger: Ledger, history: History, judge: Judge, status: str) -> tuple
         mlflow_run_id=ledger.attribute("mlflow_run_id"),
         trials=judgement.trials,
         configurations=judgement.configurations,
+        ended_by=end.budget if end else None,
+        folder=folder.path,
     )
     return result, judgement
 
@@ -285,35 +313,6 @@ class RunIds:
             self._ledger.note("mlflow_runs", {str(number): run for number, run in found.items()})
         if self._tracker.parent_run_id and not self._ledger.attribute("mlflow_run_id"):
             self._ledger.note("mlflow_run_id", self._tracker.parent_run_id)
-
-
-def _on_checks(folder: Folder) -> list[str]:
-    """What the checks before the first trial doubted, and did not refuse."""
-    try:
-        findings = json.loads(folder.checks.read_text())
-    except (OSError, ValueError):  # a sweep that was interrupted before
-        return []
-    doubted = [finding for finding in findings if finding["passed"] is False]
-    return [f"a doubt: {item['question']} {item['answer']}; {item['advice']}" for item in doubted]
-
-
-def _on_failures(trials: Sequence[TrialRecord], alike: Failure | None, name: str) -> list[str]:
-    failed = sum(record.state == "failed" for record in trials)
-    if alike is not None:
-        return [
-            f"the first trials all failed alike ({alike}), so no others were begun; "
-            f"once that is mended, go on with --resume {name} --retry-failed"
-        ]
-    if failed:
-        return [f"{failed} failed trial(s) are left out by a resume; include them with --resume {name} --retry-failed"]
-    return []
-
-
-def _exit_code(result: SweepResult, interrupted: int | None) -> int:
-    """0: answered. 1: a trial failed, or no trial gave an answer. 128 + signal: interrupted."""
-    if interrupted is not None:
-        return interrupted
-    return 0 if result.best is not None and result.num_failed() == 0 else 1
 
 
 def _import_ahead() -> None:

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 
 from sweeps.beginnings import Beginnings, params_of, points_left
 from sweeps.drift import data_key
-from sweeps.outcomes import OPTUNA_STATES, State, end_of, failures_note, observations, state_of, violations_of
+from sweeps.outcomes import MEASURED, OPTUNA_STATES, State, end_of, failures_note, observations, state_of, violations_of
 from sweeps.proposals import SpaceExhausted
 from sweeps.pruners import Rules, decide
 from sweeps.reopen import reopen
@@ -141,8 +141,6 @@ class Ledger:
 
     def _reopen(self, numbers: list[int]) -> None:
         """Make ended trials running ones, under their numbers; they go on as after an interruption."""
-        if not numbers:
-            return
         trials = self._trials()
         reopen(self._storage, [trials[number]._trial_id for number in numbers])
         self._there = None
@@ -219,11 +217,12 @@ class Ledger:
         """Record a report (number, epoch, metrics, notes); False if it was known already."""
         if report["number"] <= self.trial(number).reports:
             return False
-        value = None if self.sweep.metrics else report["metrics"].get(self.sweep.metric)
+        measured = {name: report[name] for name in MEASURED if report.get(name) is not None}
+        value = None if self.sweep.metrics else {**measured, **report["metrics"]}.get(self.sweep.metric)
         if number not in self._data_seen and "data" in report["notes"]:
             self._note_data(number, report["notes"]["data"])
         kept = {key: report[key] for key in LAST_REPORT}
-        kept["limited"] = {name: report[name] for name in self.sweep.constraints if name in report}
+        kept["limited"] = {name: value for name, value in measured.items() if name in self.sweep.named_metrics}
         step = None if value is None else (report["number"], value)
         crash_point("ledger-before-commit")
         self._write(number, Facts(report=step, user={"last_report": kept}))
@@ -259,7 +258,8 @@ class Ledger:
             sweep, steps = self.sweep, self.sweep.train.report_steps
             length = sweep.epochs if steps is None else self.attribute("full_length")
             rules = Rules(sweep.pruner, sweep.pruner_startup, sweep.pruner_warmup, sweep.pruner_patience, length)
-            prune, noted = decide(self._study, self._trials(), trial, rules)
+            rivals = self._trials()[number % sweep.num_seeds :: sweep.num_seeds]  # compared is within one seed
+            prune, noted = decide(self._study, rivals, trial, rules)
             decided = {"report": reports, "prune": prune}
             self._write(number, Facts(user={"decided": decided}, system=noted))
         return bool(decided["prune"])
@@ -313,7 +313,7 @@ class Ledger:
             attempts=noted.get("attempts", 0),
             reports=last["number"],
             epochs=last["epoch"],
-            metrics=last["metrics"],
+            metrics={**last.get("limited", {}), **last["metrics"]},
             samples_per_s=last["samples_per_s"],
             notes={**last["notes"], **failures_note(tuple(noted.get("failures", ())))},
             reason=noted.get("reason"),

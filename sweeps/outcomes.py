@@ -24,6 +24,8 @@ OPTUNA_STATES = {
     "failed": TrialState.FAIL,
 }
 _LIVE_STATES: dict[TrialState, State] = {TrialState.RUNNING: "running", TrialState.WAITING: "waiting"}
+# What a report says beside its metrics and a sweep may ask for by name; the ledger keeps it where one does.
+MEASURED = ("num_params", "peak_mem_gib", "latency_ms")
 OUT_OF_MEMORY = "out of memory"  # a kind of failure, see failures.py
 
 

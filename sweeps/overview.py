@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeps.account import ENDED_BY
 from sweeps.ledger import TERMINAL, Ledger, TrialRecord
 from sweeps.progress import spoken
 from sweeps.store import Folder
@@ -58,11 +59,12 @@ def look(folder: Folder) -> Overview:
     try:
         sweep, trials = ledger.sweep, ledger.trials()
         uri, drift = str(ledger.attribute("tracking_uri")), ledger.attribute("drift") or []
+        ended_by = ledger.attribute(ENDED_BY)
     finally:
         ledger.close()
     if owner:
         state = "running"
-    elif any(trial.state not in TERMINAL for trial in trials):
+    elif ended_by is None and any(trial.state not in TERMINAL for trial in trials):
         state = "interrupted"
     else:
         state = "failed" if all(trial.state == "failed" for trial in trials) else "finished"

@@ -1,14 +1,11 @@
-"""The answer of a sweep: result.json, the ranking as a table, the plot of loss curves.
+"""The answer of a sweep as a table and as a plot of loss curves.
 
 Knows what the ledger and the history say, and nothing of how it came about.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,64 +13,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from sweeps.front import pareto_trials
 from sweeps.ledger import TERMINAL, TrialRecord
 from sweeps.seeds import Configuration
-from sweeps.sweep import describe
+from sweeps.sweep import Sweep, describe
+from trainable.settings import TASK_PREFIX
 
+MOST_ROWS = 20  # of a search's table; the rest is counted
+MOST_COLUMNS = 6  # for parameters; of more, each row is one text
+MOST_NAMED = 10  # configurations in the plot: it has so many colours
 SMOOTH_SHARE = 0.05  # of the steps that a smoothed curve averages over; the raw losses stand behind it
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """What result.json holds. `status` is "finished", "interrupted" or "failed"; `configurations` stand in the order
-    of the answer, each with its value for every seed."""
-
-    name: str
-    status: str
-    task: str
-    best: TrialRecord | None
-    verdict: str
-    tracking_uri: str
-    mlflow_run_id: str | None
-    trials: Sequence[TrialRecord]
-    configurations: Sequence[Configuration] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Strict JSON: a number that is not finite becomes null."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "task": self.task,
-            "best": self.best
-            and {"number": self.best.number, "params": self.best.params, "metrics": _finite(self.best.metrics)},
-            "verdict": self.verdict,
-            "tracking_uri": self.tracking_uri,
-            "mlflow_run_id": self.mlflow_run_id,
-            "trials": [
-                {
-                    "number": trial.number,
-                    "params": trial.params,
-                    "state": trial.state,
-                    "attempts": trial.attempts,
-                    "epochs": trial.epochs,
-                    "metrics": _finite(trial.metrics),
-                    "mlflow_run_id": trial.mlflow_run_id,
-                    "weights_sha256": trial.weights_sha256,
-                }
-                for trial in self.trials
-            ],
-            "configurations": [configuration.to_dict() for configuration in self.configurations],
-        }
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
-
-    def num_failed(self) -> int:
-        return sum(trial.state == "failed" for trial in self.trials)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord], key: str, title: str) -> Table:
@@ -145,9 +94,56 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
+def _param(value: Any) -> Text:
+    return Text("" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def search_table(order: Sequence[TrialRecord], trials: Sequence[TrialRecord], sweep: Sweep, title: str) -> Table:
+    """The best trials first; with several objectives, `*` marks the Pareto set, its knee stands first."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    front = {trial.number for trial in pareto_trials(trials, sweep)} if sweep.metrics else set()
+    for heading in ("rank", "trial"):
+        table.add_column(heading, no_wrap=True)
+    names = list(dict.fromkeys(name for trial in order or trials for name in trial.params))
+    split = len(names) <= MOST_COLUMNS  # so many are read more easily one below the other
+    for name in names if split else ["params"]:
+        table.add_column(name.removeprefix(TASK_PREFIX), overflow="fold")
+    for name in sweep.named_metrics:
+        table.add_column(name.replace("_", " "), justify="right")
+    table.add_column("epochs", justify="right")
+    table.add_column("state", no_wrap=True)
+    numbers = {trial.number for trial in order}
+    rest = [trial for trial in trials if trial.number not in numbers and trial.state != "waiting"]
+    rest.sort(key=lambda trial: (trial.state == "diverged", trial.number))
+    rows = [*enumerate(order, start=1), *((None, trial) for trial in rest)]
+    for rank, trial in rows[:MOST_ROWS]:
+        mark = "*" if trial.number in front else ""
+        values = [trial.metrics.get(name) for name in sweep.named_metrics]
+        state = trial.state if trial.feasible or trial.state != "complete" else "off limits"
+        table.add_row(
+            f"{'' if rank is None else rank}{mark}",
+            str(trial.number),
+            *(_param(trial.params.get(name)) for name in names if split),
+            *(() if split else [Text(describe(trial.params))]),
+            *(_number(value) for value in values),
+            f"{trial.epochs:g}",
+            state,
+        )
+    if len(rows) > MOST_ROWS:
+        table.caption = f"and {len(rows) - MOST_ROWS} more, all of them in result.json"
+        table.caption_justify = "left"
+    return table
+
+
 def plot_losses(curves: Mapping[str, Sequence[Sequence[float]]], path: Path, title: str) -> None:
     """The training loss of every configuration over its steps, as a PNG: its mean over seeds, smoothed, before the raw
-    losses of each. `curves`: label -> for each seed one loss a step."""
+    losses of each. `curves`: label -> for each seed one loss a step, the best first; of many the rest is grey."""
     # The object-oriented interface needs no display and leaves no global state behind.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -156,10 +152,14 @@ def plot_losses(curves: Mapping[str, Sequence[Sequence[float]]], path: Path, tit
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for index, (label, over_seeds) in enumerate(curves.items()):
-        for losses in over_seeds:
-            axes.plot(range(1, len(losses) + 1), losses, color=f"C{index % 10}", alpha=0.25, linewidth=1)
+        named = index < MOST_NAMED
+        color = f"C{index}" if named else "0.75"
+        for losses in over_seeds if named else ():
+            axes.plot(range(1, len(losses) + 1), losses, color=color, alpha=0.25, linewidth=1)
         mean = _smoothed(_mean_curve(over_seeds))
-        axes.plot(range(1, len(mean) + 1), mean, color=f"C{index % 10}", label=label, linewidth=2)
+        axes.plot(
+            range(1, len(mean) + 1), mean, color=color, label=label if named else None, linewidth=2 if named else 1
+        )
     axes.set(xlabel="step", ylabel="training loss", title=title)
     if any(value > 0 for over_seeds in curves.values() for losses in over_seeds for value in losses):
         axes.set_yscale("log")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeps.account import ENDED_BY
 from sweeps.cli import number_of
 from sweeps.drift import data_fingerprint, differences, identity
 from sweeps.ledger import Ledger
@@ -93,10 +94,10 @@ def _refusal(name: str, refused: list[str], drift: list[str]) -> str:
 
 
 def _has(folder: Folder, states: set[str]) -> bool:
-    """Whether a sweep has trials in one of these states."""
+    """Whether a sweep has trials in one of these states, and was not ended by its budget."""
     ledger = Ledger(folder.ledger)
     try:
-        return any(record.state in states for record in ledger.trials())
+        return ledger.attribute(ENDED_BY) is None and any(record.state in states for record in ledger.trials())
     finally:
         ledger.close()
 

@@ -5,7 +5,6 @@ Tune executes; it decides nothing and its own records are never read. Knows no M
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -23,20 +22,20 @@ os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # a relative path in a task means what it says
 
 from ray import tune
-from ray.tune import Callback, Stopper
+from ray.tune import Callback
 from ray.tune.search import Searcher
 
+from sweeps.account import Account
 from sweeps.failures import Failure, Refused, classify, may_try_again
 from sweeps.history import History
+from sweeps.keeper import RecordKeeper, StaysHere
 from sweeps.ledger import Ledger, TrialRecord
 from sweeps.placement import Placement
+from sweeps.proposals import SpaceExhausted
 from sweeps.signals import Interruption
 from sweeps.store import Folder, attempt_folder
 from sweeps.work import Work
-from trainable.crashpoint import crash_point
 from trainable.trial import Trial
-
-GRACE_S = 7.0  # how long running trials have, after a signal, to save at their current step
 
 
 class Watcher(Protocol):
@@ -54,10 +53,12 @@ def run_trials(
     interruption: Interruption,
     *,
     retries: int,
+    account: Account,
     more: Callable[[], list[int]],
 ) -> Failure | None:
     """Run all trials of the ledger that are not finished. Returns when they are, or after an interruption.
 
+    account: says when the sweep has spent its budget; trials then stop, `account.end` says which it was.
     more: asked once all have ended; the trials whose numbers it gives are run too, by the same actors.
     The caller has connected to Ray. A trial that fails is a record in the ledger, not an exception; it is tried
     again `retries` times where its own code raised. When the first trials all fail in one way, that is returned.
@@ -67,7 +68,7 @@ def run_trials(
     # Interrupted ones first: theirs is the work that is already paid for.
     waiting = [record.number for state in ("running", "waiting") for record in trials if record.state == state]
     waiting = waiting or more()
-    if not waiting:
+    if not waiting or account.is_used_up(0):
         return None
     interruption.trials_run(folder.stop_file)
 
@@ -78,11 +79,11 @@ def run_trials(
 
     ended_well = sum(record.state in ("complete", "pruned", "diverged") for record in trials)
     work = Work(waiting, one_at_a_time=placement.first_alone, ended=[None] * ended_well)
-    keeper = _RecordKeeper(ledger, history, interruption, tell)
+    keeper = RecordKeeper(ledger, history, interruption, account, tell)
     tuner = tune.Tuner(
         tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, ledger, work, interruption, tell, more),
+            search_alg=_Asker(folder, ledger, work, interruption, account, tell, more),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
             reuse_actors=True,
@@ -108,17 +109,7 @@ def _folder_of(trial: Any) -> str:
     return attempt_folder(trial.config["number"], trial.config["attempt"])
 
 
-class _StaysHere:
-    """Tune copies and pickles what it is given, for a restore that is never done; this has no second copy."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-
-class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
+class _Asker(StaysHere, Searcher):  # type: ignore[misc]
     """Tune asks for the next trial: it is the next unfinished one of the ledger."""
 
     def __init__(
@@ -127,6 +118,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         ledger: Ledger,
         work: Work,
         interruption: Interruption,
+        account: Account,
         tell: Callable[[int], None],
         more: Callable[[], list[int]],
     ) -> None:
@@ -136,6 +128,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         self._ledger = ledger
         self._work = work
         self._interruption = interruption
+        self._account = account
         self._tell = tell
         self._asked = False
 
@@ -144,11 +137,13 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
             return None
         if self._work.is_done():
             self._work.waiting += self._more()
-        number = self._work.next()
-        if number is None:
+        if self._account.is_used_up(len(self._work.running)):
+            self._interruption.stop_trials()
+            return None
+        record = self._begin_next()
+        if record is None:
             return str(Searcher.FINISHED) if self._work.is_done() else None
-        checks = self._checks()
-        record = self._ledger.begin(number)
+        number, checks = record.number, self._checks()
         config, settings = self._ledger.sweep.trial_config(record.params)
         self._tell(number)
         return {
@@ -161,8 +156,24 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
             "stacks": str(self._folder.stacks(number, record.attempts)),
             "splits_file": str(self._folder.splits),
             "stop_file": str(self._folder.stop_file),
+            "max_seconds": self._account.budget.max_trial_s,
             "checks": checks,
         }
+
+    def _begin_next(self) -> TrialRecord | None:
+        """The next trial, running from now on; None where there is none now, or the space has no more."""
+        while (number := self._work.next()) is not None:
+            try:
+                record = self._ledger.begin(number)
+            except SpaceExhausted:
+                self._work.running.discard(number)
+                self._work.waiting.clear()
+                return None
+            if record.state == "running":
+                return record
+            self._work.running.discard(number)  # a repetition of what was pruned: it ended as it began
+            self._tell(number)
+        return None
 
     def _checks(self) -> dict[str, Any] | None:
         """What the first trial is to ask before it trains, if nobody has asked before.
@@ -172,8 +183,12 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         if self._asked or self._folder.checks.exists():
             return None
         self._asked = True
-        sweep = self._ledger.sweep
-        return {"file": str(self._folder.checks), "train": sweep.train.to_dict(), "metrics": [sweep.metric]}
+        sweep, targets = self._ledger.sweep, self._account.budget.metrics
+        return {
+            "file": str(self._folder.checks),
+            "train": sweep.train.to_dict(),
+            "metrics": [*sweep.named_metrics, *targets],
+        }
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         pass  # the record keeper has seen it
@@ -185,49 +200,7 @@ class _Asker(_StaysHere, Searcher):  # type: ignore[misc]
         raise NotImplementedError("a sweep goes on from its ledger")
 
 
-class _RecordKeeper(_StaysHere, Stopper):  # type: ignore[misc]
-    """Sees every result first, writes it down, and then says whether the trial goes on.
-
-    A Stopper and not a scheduler, because Tune shows a trial's last result to no scheduler.
-    """
-
-    def __init__(
-        self, ledger: Ledger, history: History, interruption: Interruption, tell: Callable[[int], None]
-    ) -> None:
-        self.running: list[Any] = []
-        self._ledger = ledger
-        self._history = history
-        self._interruption = interruption
-        self._tell = tell
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        number, report = result["number"], json.loads(result["report"])
-        if report is None:  # stopped at a step in the middle of an interval; its checkpoint follows
-            return True
-        if report["number"] > self._ledger.trial(number).reports:
-            # The curves first: the ledger's word makes the report count.
-            self._history.append(number, _history_record(report))
-            crash_point("report", self._history.path(number))
-            self._ledger.report(number, report)
-        stop = False
-        if report["diverged"]:
-            self._ledger.finish(number, "diverged", reason=report["diverged"])
-        elif result["done"]:
-            self._ledger.finish(number, "complete", weights_sha256=report["weights_sha256"])
-        elif not report["done"] and self._ledger.should_prune(number):
-            self._ledger.finish(number, "pruned", reason=f"pruned after epoch {report['epoch']:g}")
-            stop = True
-        self._tell(number)
-        return stop or self._interruption.stopping_since is not None
-
-    def stop_all(self) -> bool:
-        since = self._interruption.stopping_since
-        if since is None:
-            return False
-        return time.monotonic() - since > GRACE_S or not any(trial.status == "RUNNING" for trial in self.running)
-
-
-class _Observer(_StaysHere, Callback):  # type: ignore[misc]
+class _Observer(StaysHere, Callback):  # type: ignore[misc]
     """Told by Tune when a trial ends or fails."""
 
     def __init__(
@@ -235,7 +208,7 @@ class _Observer(_StaysHere, Callback):  # type: ignore[misc]
         folder: Folder,
         ledger: Ledger,
         work: Work,
-        keeper: _RecordKeeper,
+        keeper: RecordKeeper,
         interruption: Interruption,
         retries: int,
         tell: Callable[[int], None],
@@ -304,12 +277,3 @@ def _text_of(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _history_record(report: dict[str, Any]) -> dict[str, Any]:
-    kept = ("epoch", "step", "total_steps", "first_step", "metrics", "curves", "samples_per_s", "seconds")
-    return {
-        "report": report["number"],
-        "time_ms": int(time.time() * 1000),
-        **{name: report[name] for name in (*kept, "data_wait_share", "peak_mem_gib")},
-    }

@@ -115,9 +115,10 @@ class Runs:
         self._client.update_run(run_id, status="RUNNING")
         self._opened = True
 
-    def end(self, status: str, artifacts: Sequence[Path]) -> None:
-        """End the parent run, with these files."""
+    def end(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str]) -> None:
+        """End the parent run, with these files and tags."""
         assert self.parent_run_id is not None
+        self._log_tags(self.parent_run_id, tags)
         self._client.set_terminated(self.parent_run_id, status)
         for path in artifacts:
             self._client.log_artifact(self.parent_run_id, str(path))

@@ -25,6 +25,8 @@ from sweeps.spaces.grammar import Entries, Range
 
 SAMPLERS = ("tpe", "gp", "cmaes", "random", "qmc", "grid", "nsga2")
 WITH_MEMORY = ("cmaes", "nsga2", "qmc")  # what they propose depends on what they proposed before
+# How many trials a sampler draws at random before it learns from results (Optuna's defaults); others never learn.
+STARTUP = {"tpe": 10, "gp": 10, "cmaes": 1, "nsga2": 50}
 NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}
 GRID_LIMIT = 10_000
 

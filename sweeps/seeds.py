@@ -14,10 +14,8 @@ from typing import Any
 
 from sweeps.ledger import TERMINAL, TrialRecord
 from sweeps.statistics import Comparison, Estimate, compare_with_first, estimate
-from sweeps.sweep import Sweep
-
-SEED = "seed"
-LARGEST_SEED = 2**53  # Optuna's database keeps numbers as floats, which are exact up to here
+from sweeps.sweep import LARGEST_SEED, Sweep
+from sweeps.sweep import SEED as SEED
 
 
 @dataclass(frozen=True)

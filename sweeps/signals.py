@@ -30,9 +30,13 @@ class Interruption:
     """Which signal has come. As a context: signals are ours inside.
 
     Until `trials_run` is called a signal ends the process at once: there is nothing to save.
+    exits: False where the process is not ours to end (a notebook): then only Ctrl-C is ours, and where a command
+    would leave, KeyboardInterrupt is raised.
     """
 
-    def __init__(self, say: Callable[[str], None] = _to_stderr) -> None:
+    def __init__(self, say: Callable[[str], None] = _to_stderr, *, exits: bool = True) -> None:
+        self._exits = exits
+        self._ours = SIGNALS if exits else [signal.SIGINT]
         self.signal: int | None = None
         self.stopping_since: float | None = None
         self.say = say
@@ -44,7 +48,7 @@ class Interruption:
     def __enter__(self) -> Interruption:
         if threading.current_thread() is not threading.main_thread():
             return self  # signals are another's business
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._before = {number: signal.getsignal(number) for number in self._ours}
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
         self._wakeup_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
@@ -71,8 +75,8 @@ class Interruption:
     def claim(self) -> None:
         """Take the signals back from whatever library has installed its own handlers meanwhile."""
         if self._before:
-            for number in SIGNALS:
-                signal.signal(number, _told_elsewhere)
+            for number in self._ours:
+                signal.signal(number, _told_elsewhere if self._exits else self._in_the_main_thread)
 
     def trials_run(self, stop_file: Path) -> None:
         """From now on the first signal creates `stop_file`, at which trials save and stop."""
@@ -95,8 +99,16 @@ class Interruption:
             for number in os.read(self._reading, 16):
                 if number == 0:
                     return
-                if number in SIGNALS:
+                if number in SIGNALS and self._exits:
                     self._receive(number)
+
+    def _in_the_main_thread(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-C in a process that goes on: the first one, once trials run, has them save and stop."""
+        if self.signal is not None or self._stop_file is None:
+            raise KeyboardInterrupt
+        self.signal = number
+        self.stop_trials()
+        self.say("interrupted: trials save at their current step and stop; once more to leave them")
 
     def _receive(self, number: int) -> None:
         now = time.monotonic()

@@ -25,6 +25,10 @@ from trainable.config import TrainConfig
 from trainable.settings import TASK_PREFIX
 from trainable.task import load_task
 
+SEED = "seed"
+MOST_BYTES = 100_000  # of one setting; MLflow keeps 6,000 characters, the rest goes into a file
+LARGEST_SEED = 2**53  # Optuna's database keeps numbers as floats, which are exact up to here
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
@@ -39,6 +43,8 @@ class Sweep:
     trials beyond them are never the best.
     pruner: "none", "median" (after `pruner_startup` complete trials), "asha" (successive halving) or "hyperband";
     none prunes before report `pruner_warmup`, nor a trial with a new best among its last `pruner_patience` + 1 reports.
+    num_seeds: of a space, how many trials in a row are one configuration with the seeds `train.seed`, + 1, ...;
+    `num_trials` then counts configurations.
     """
 
     name: str
@@ -58,6 +64,7 @@ class Sweep:
     constraints: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pruner_warmup: int = 0
     pruner_patience: int | None = None
+    num_seeds: int = 1
     checked: InitVar[bool] = True
     """False: as it was stored. Its task, which may be gone by now, is not looked up."""
 
@@ -105,8 +112,23 @@ class Sweep:
                 object.__setattr__(self, "num_trials", num_configurations(entries))
         if not isinstance(self.num_trials, int) or self.num_trials < 1:
             raise ValueError(f"num_trials={self.num_trials} must be at least 1: a space has no end of its own")
+        if self.num_seeds > 1:
+            self._check_seeds()
         if self.num_trials < len(self.points):
             raise ValueError(f"num_trials={self.num_trials} is less than the {len(self.points)} points to begin with")
+
+    def _check_seeds(self) -> None:
+        names = [] if is_function(self.space) else [*names_in(parse_space(self.space))]
+        if SEED in (*names, *(name for point in self.points for name in point)):
+            raise ValueError(
+                f"num_seeds={self.num_seeds} repeats each configuration over seeds, and the space or a point names the "
+                "seed too; leave one of them out"
+            )
+        if self.train.seed + self.num_seeds > LARGEST_SEED:
+            raise ValueError(
+                f"num_seeds={self.num_seeds} from seed {self.train.seed} on: seeds must stay below 2**53; "
+                "choose a smaller seed"
+            )
 
     def _check_objectives(self) -> None:
         for item in self.metrics:
@@ -133,7 +155,7 @@ class Sweep:
                 f"pruner={self.pruner} compares trials by one number, and there are {len(self.metrics)} metrics; "
                 "use pruner=none, or one metric and constraints"
             )
-        for name, least in (("pruner_startup", 0), ("pruner_warmup", 0), ("pruner_patience", 1)):
+        for name, least in (("pruner_startup", 0), ("pruner_warmup", 0), ("pruner_patience", 1), ("num_seeds", 1)):
             value = getattr(self, name)
             if value is None and name == "pruner_patience":
                 continue
@@ -146,13 +168,18 @@ class Sweep:
         return self.metrics or ((self.metric, self.mode),)
 
     @property
+    def named_metrics(self) -> tuple[str, ...]:
+        """Every metric that the sweep optimizes or limits, each once."""
+        return tuple(dict.fromkeys([*(name for name, _ in self.objectives), *self.constraints]))
+
+    @property
     def num_planned(self) -> int:
-        """How many trials the sweep asks for: of a space that can be counted, each configuration once."""
+        """How many trials the sweep asks for: of a space that can be counted, each configuration once a seed."""
         if not self.space:
             return len(self.points)
         count = None if is_function(self.space) else num_configurations(parse_space(self.space))
         planned = self.num_trials or 0
-        return planned if count is None else min(planned, count)
+        return self.num_seeds * (planned if count is None else min(planned, count))
 
     def trial_config(self, params: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
         """The TrainConfig and the task's settings of a trial with these parameters.
@@ -201,6 +228,19 @@ class Sweep:
         """sha256 over everything that decides the answer; the name is not part of it."""
         plain = {key: value for key, value in self.to_dict().items() if key != "name"}
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def check_size(sweep: Sweep) -> None:
+    """Settings travel with every trial and stand in the ledger, in MLflow and in result.json: data do not belong
+    there. Raises ValueError, naming the largest."""
+    settings = {**sweep.train.to_dict(), **{f"{TASK_PREFIX}{key}": value for key, value in sweep.task_settings.items()}}
+    points = [settings, *sweep.points]
+    size, name = max((len(json.dumps(value, default=str)), name) for point in points for name, value in point.items())
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"{name} is {size / 1e6:.1f} MB long, and travels with every trial (at most {MOST_BYTES / 1e6:g} MB do); "
+            "give the path of a file and read that in the task's splits()"
+        )
 
 
 def same_text(params: Mapping[str, Any]) -> str:

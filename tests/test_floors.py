@@ -13,11 +13,15 @@ from tests.helpers.drivers import ROOT, environment
 
 # From the top down. A module may import those of lower floors, and of its own where that makes no circle.
 FLOORS = [
-    {"sweeps.lr_scan", "sweeps.ship", "sweeps.show", "sweeps.__main__"},
-    {"sweeps.conduct", "sweeps.lr_answer"},
+    {"sweeps.api"},
+    {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.show", "sweeps.__main__"},
+    {"sweeps.command", "sweeps.plan", "sweeps.callable"},
+    {"sweeps.conduct", "sweeps.lr_answer", "sweeps.search_answer"},
     {"sweeps.judgement"},
     {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
     | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"}
+    | {"sweeps.result", "sweeps.budget", "sweeps.account", "sweeps.search_files", "sweeps.keeper"}
+    | {"sweeps.remarks"}
     | {"sweeps.seeds", "sweeps.lr_finder"},
     {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
     | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.pareto"}
@@ -25,8 +29,9 @@ FLOORS = [
     | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
     {"sweeps.statistics", "sweeps.lr_ranges", "cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
-    | {"trainable.lr_range_test"},
-    {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"},
+    | {"trainable.lr_range_test", "trainable.probe", "trainable.inference"},
+    {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"}
+    | {"trainable.latency"},
     {"trainable.state", "trainable.checkpoint", "trainable.saving", "trainable.data", "trainable.loader"}
     | {"trainable.optim", "trainable.memory", "trainable.average", "trainable.muon", "trainable.clipping"}
     | {"trainable.interval", "trainable.report", "trainable.schedule", "trainable.workers", "trainable.tasks"}
@@ -36,17 +41,17 @@ FLOORS = [
     | {"trainable.crashpoint", "trainable.watchdog", "trainable.limits"},
 ]
 PLACES = {
-    "ray": {"trainable.trial", "sweeps.run", "cluster.connect"},
+    "ray": {"trainable.trial", "sweeps.run", "sweeps.keeper", "cluster.connect"},
     "optuna": {"sweeps.ledger", "sweeps.reopen", "sweeps.run", "sweeps.spaces.draw", "sweeps.spaces.function"}
     | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes"}
     | {"sweeps.pruners", "sweeps.writes"},
     "mlflow": {"sweeps.runs", "sweeps.accept"},
     "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
-    | {"sweeps.show", "sweeps.__main__"},
+    | {"sweeps.show", "sweeps.__main__", "sweeps.command", "sweeps.search", "sweeps.plan"},
     "matplotlib": {"sweeps.report"},
     "scipy": {"sweeps.statistics"},
     "sklearn": {"trainable.tasks.digits", "trainable.tabular.preparation"},
-    "pandas": {"trainable.tabular.schema", "trainable.tabular.preparation"},
+    "pandas": {"sweeps.result", "trainable.tabular.schema", "trainable.tabular.preparation"},
     "torchvision": {"trainable.vision.official", "trainable.vision.folder", "trainable.vision.images"}
     | {"trainable.vision.backbone"},
     "PIL": {"trainable.vision.images"},

@@ -123,6 +123,9 @@ class TrainConfig:
     report_steps: int | None = _knob(None, "optimizer steps between reports; None: one report an epoch", at_least=1)
     eval_every: int = _knob(1, "evaluate at every n-th report (and at the last)", at_least=1)
     eval_batch_size: int | None = _knob(None, "samples at a time in evaluation; None: at least 256", at_least=1)
+    measure_latency: bool = _knob(
+        False, "time the model on one sample at the first evaluation, as latency_ms for limits and objectives"
+    )
     patience: int | None = _knob(None, "stop early after this many evaluations without a new best", at_least=1)
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trainable import memory
+from trainable.latency import latency_ms
 from trainable.step import pieces
 from trainable.training import Training
 
@@ -33,6 +34,8 @@ def evaluate(run: Training) -> dict[str, float]:
     weight: Any = 0
     with torch.inference_mode():
         for batch in run.val.epoch(0, 0):
+            if run.config.measure_latency and run.latency_ms is None:
+                run.latency_ms = latency_ms(run, batch)
             for found, piece_weight in _measure(run, batch):
                 for name, value in found.items():
                     sums[name] = sums[name] + value if name in sums else value

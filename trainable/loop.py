@@ -197,6 +197,8 @@ def _report(
         weights_sha256=run.state.weights_sha256() if said["done"] else None,
         seconds=progress.seconds,
         peak_mem_gib=memory.peak_gib(run.numerics.device),
+        num_params=sum(parameter.numel() for parameter in run.state.trained),
+        latency_ms=run.latency_ms,
         notes=dict(run.notes),
         **said,
     )

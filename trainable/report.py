@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 CURVES = ("loss", "lr", "grad_norm", "grad_norm_clipped")
+MEASURED = ("num_params", "peak_mem_gib", "latency_ms")  # of a report, beside its metrics
 DATA_WAIT_ADVICE_ABOVE = 0.2  # share of the time
 
 
@@ -23,6 +24,7 @@ class Report:
     `curves`: one value a step of the interval, beginning with step `first_step` (counted from 0).
     `data_wait_share`: share of the training time in which the loop waited for data; on a GPU, which works on
     meanwhile, an upper bound of the device's own waiting.
+    `num_params`: parameters that are trained; `latency_ms`: of one sample, None where it was not asked for.
     """
 
     number: int
@@ -39,6 +41,8 @@ class Report:
     seconds: float = 0.0
     data_wait_share: float = 0.0
     peak_mem_gib: float = 0.0
+    num_params: int = 0
+    latency_ms: float | None = None
     notes: dict[str, str] = field(default_factory=dict)
 
 

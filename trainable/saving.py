@@ -19,6 +19,7 @@ from torch import Tensor
 from trainable import checkpoint
 from trainable.plain import plain
 
+NUM_NEWEST = 2  # checkpoints of a sweep's trial that are kept beside the best
 NAME = re.compile(r"step-\d{8,}(\.\d+)?")
 
 

@@ -44,6 +44,7 @@ class Training:
     proven: int = 0  # elements of the largest micro-batch that went well
     updated: bool = False  # the optimizer has made its tensors
     evaluated: bool = False
+    latency_ms: float | None = None  # of one sample, once it was measured
     eval_pieces: int | None = None  # samples at a time in evaluation, after it ran out of memory
     autocast: Callable[[], AbstractContextManager[object]] = field(init=False)
     augments: bool = field(init=False)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from trainable.loop import Training
     from trainable.task import Splits, Task
 
-NUM_NEWEST = 2  # checkpoints that are kept beside the best
 STOP_EVERY_S = 0.2  # between two looks for the stop file
 
 
@@ -38,7 +37,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     config: `number` (the trial's), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as
     a dict), `stacks` (the file where an attempt that hangs writes them down), `checkpoints` (a glob pattern of
     this trial's checkpoint folders: the newest good one is gone on from), `splits_file` (written once: which
-    samples are for what), `stop_file` (its existence asks the trial to stop at the current step), `checks`
+    samples are for what), `stop_file` (its existence asks the trial to stop at the current step),
+    `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit), `checks`
     (None, or a file, a TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
     """
 
@@ -47,6 +47,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
         self._number: int = config["number"]
         self._stop_file = config["stop_file"]
+        self._max_seconds: float | None = config["max_seconds"]
+        self._step_began, self._out_of_time = 0.0, False
         self._asked_at = 0.0
         self._watchdog: Watchdog | None = None
         self._score: float | None = None  # of the state as it is now: less is better
@@ -80,14 +82,16 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         from trainable import loop, saving
 
         # Tune has put the last checkpoint in place by now.
-        saving.thin_out(self._folders(), NUM_NEWEST, self._verified)
+        saving.thin_out(self._folders(), saving.NUM_NEWEST, self._verified)
         finished = self._run.state.progress.finished
         assert self._watchdog is not None
+        self._step_began, self._out_of_time = time.monotonic(), False
         with self._watchdog.watching():
             report = loop.advance(self._run, self._should_stop)
         self._score = None if report is None else report.metrics.get("val_loss")
         if report is None:
-            return {"number": self._number, "report": "null", DONE: False, SHOULD_CHECKPOINT: True}
+            said = {"number": self._number, "report": "null", "out_of_time": self._out_of_time}
+            return {**said, DONE: False, SHOULD_CHECKPOINT: True}
         # The last report and its checkpoint come first; only the next step, which trains nothing, ends
         # the trial. So a trial that counts as complete has its last checkpoint in the storage.
         return {
@@ -125,7 +129,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if now - self._asked_at < STOP_EVERY_S:
             return False
         self._asked_at = now
-        return os.path.exists(self._stop_file)
+        if self._max_seconds is not None:
+            self._out_of_time = self._run.state.progress.seconds + now - self._step_began >= self._max_seconds
+        return self._out_of_time or os.path.exists(self._stop_file)
 
     def cleanup(self) -> None:
         if self._watchdog is not None:

@@ -109,7 +109,7 @@ class _Names:
                 own |= self._encode(name, option.drawn, f"{key} = {option.label}", left, partial)
             left.pop(name, None)
             return {**own, **self.encode(option.brings, left, f"{key}={option.label}", partial)}
-        if not _holds(entry, value):
+        if not holds(entry, value):
             raise ValueError(f"{name}={value!r} does not lie in the space")
         del left[name]
         if isinstance(entry, Fixed):
@@ -130,15 +130,16 @@ def _option_of(name: str, choice: Choice, value: Any, beside: Mapping[str, Any])
             isinstance(option.drawn, Range) and whole is not isinstance(value, int),
         )
 
-    held = [option for option in choice.options if _holds(option.drawn or Fixed(option.value), value)]
+    held = [option for option in choice.options if holds(option.drawn or Fixed(option.value), value)]
     if not held:
         raise ValueError(f"{name}={value!r} is none of {', '.join(option.label for option in choice.options)}")
     return min(held, key=unlikeliness)
 
 
-def _holds(entry: Entry, value: Any) -> bool:
+def holds(entry: Entry, value: Any) -> bool:
+    """Whether a value can have been drawn from this entry."""
     if isinstance(entry, Range):
         return entry.holds(value)
     if isinstance(entry, Fixed):
         return text_of(entry.value) == text_of(value)
-    return any(_holds(option.drawn or Fixed(option.value), value) for option in entry.options)
+    return any(holds(option.drawn or Fixed(option.value), value) for option in entry.options)

@@ -16,6 +16,7 @@ from trainable.checks.quick import DEVICE, FINITE, FIT, LOADS, QUICK
 from trainable.checks.subject import Subject, forward
 from trainable.config import TrainConfig, unknown_name
 from trainable.data import num_samples_of
+from trainable.report import MEASURED
 from trainable.task import Splits, Task
 
 MOST_SAMPLES = 8  # of a batch: the questions need no more, and a whole batch may not fit in memory at once
@@ -34,7 +35,7 @@ def ask_before(
 ) -> list[Finding]:
     """The findings. Raises Refused, in one line, where no trial of this task could give an answer.
 
-    load: gives the task's splits; metrics: the names of what the sweep ranks and prunes by.
+    load: gives the task's splits; metrics: the names of what the sweep ranks, prunes and limits by.
     """
     small = dataclasses.replace(
         config,
@@ -89,7 +90,8 @@ def _enough(subject: Subject, batch_size: int) -> str:
 
 def _has(subject: Subject, metrics: Sequence[str]) -> str:
     outputs, _ = forward(subject.run, subject.batch)
-    reported = ["train_loss", "val_loss", *(f"val_{name}" for name in subject.task.metrics(outputs, subject.batch))]
+    own = (f"val_{name}" for name in subject.task.metrics(outputs, subject.batch))
+    reported = ["train_loss", "val_loss", *own, *MEASURED]
     for name in metrics:
         if name not in reported:
             raise Fault(unknown_name("metric", name, reported), "name one of these, or have metrics() return it")
