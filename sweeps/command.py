@@ -46,6 +46,7 @@ class Question:
     """
 
     name: str
+    flags: Callable[[], Parser]
     new: Callable[[str, Mapping[str, Any], Wish, Console], tuple[Sweep, Notes, Notes]]
     grown: Callable[[Sweep, Mapping[str, Any] | None, Mapping[str, Any]], tuple[Sweep, Notes, list[str]]]
     judge: Callable[[Sweep, Mapping[str, Any]], tuple[Judge, Grow | None]]
@@ -85,10 +86,17 @@ def flag_names(flags: Parser) -> list[str]:
 def asked_of(flags: Parser, arguments: Sequence[str] | None) -> dict[str, Any]:
     """The flags of the command line on top of those of the configuration file; `set` as one dict."""
     asked = {name: value for name, value in vars(flags.parse_args(arguments)).items() if value is not None}
-    from_file = read_config(Path(asked["config"]), flag_names(flags)) if "config" in asked else {}
     config, task = parse_settings(asked.get("set", []))
-    settings = {**from_file.get("set", {}), **config, **{f"{TASK_PREFIX}{name}": value for name, value in task.items()}}
-    return {**from_file, **asked, "set": settings}
+    asked["set"] = {**config, **{f"{TASK_PREFIX}{name}": value for name, value in task.items()}}
+    return with_config_file(flags, asked)
+
+
+def with_config_file(flags: Parser, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for on top of what its configuration file says, if it names one."""
+    if "config" not in asked:
+        return dict(asked)
+    from_file = read_config(Path(asked["config"]), flag_names(flags))
+    return {**from_file, **asked, "set": {**from_file.get("set", {}), **asked["set"]}}
 
 
 def wish_of(asked: Mapping[str, Any]) -> Wish:

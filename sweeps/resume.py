@@ -19,7 +19,7 @@ from sweeps.moved import present_store
 from sweeps.store import Folder, existing_sweep, sweeps_in
 from sweeps.sweep import Sweep, split_params
 from trainable.config import TrainConfig
-from trainable.task import absolute_spec, load_task
+from trainable.task import absolute_settings, absolute_spec, load_task
 
 FREE = ("epochs", "stall_s")  # what a resume may change: nothing that is trained already depends on it
 
@@ -124,18 +124,22 @@ def _changed(
         refused.append(f"epochs: {sweep.train.epochs} -> {config.epochs} (a resume can only add)")
     old, new = sweep.train.to_dict(), config.to_dict()
     drift += [f"{name}: {old[name]} -> {new[name]}" for name in old if old[name] != new[name] and name not in FREE]
-    drift += [
-        f"task.{name}: {sweep.task_settings.get(name, 'default')} -> {value}"
-        for name, value in task_settings.items()
-        if sweep.task_settings.get(name) != value
-    ]
     task = absolute_spec(str(asked["task"])) if "task" in asked else sweep.task
     try:
+        same = {name for name, value in task_settings.items() if sweep.task_settings.get(name) == value}
+        task_settings = {
+            name: value for name, value in absolute_settings(task, task_settings).items() if name not in same
+        }
         load_task(task, {**sweep.task_settings, **task_settings})
     except ValueError as error:
         if "task" in asked:
             raise ValueError(f"--resume {sweep.name}: task: {sweep.task} -> {task}: {error}") from error
         raise ValueError(f"--resume {sweep.name}: {error}; say with --task where it is now") from error
+    drift += [
+        f"task.{name}: {sweep.task_settings.get(name, 'default')} -> {value}"
+        for name, value in task_settings.items()
+        if sweep.task_settings.get(name) != value
+    ]
     settings = {**sweep.task_settings, **task_settings}
     changed = dataclasses.replace(sweep, train=config, task=task, task_settings=settings)
     if task != sweep.task and (known is None or differences(known, {**known, **identity(changed)})):

@@ -98,8 +98,8 @@ def _new_sweep(
 ) -> tuple[Sweep, dict[str, Any], dict[str, Any]]:
     task = absolute_spec(str(asked.get("task", "digits")))
     train, task_settings = shared_settings(asked)
-    loaded = load_task(task, task_settings)
     task_settings = absolute_settings(task, task_settings)
+    loaded = load_task(task, task_settings)
     config = TrainConfig.from_dict(train)
     num_seeds = num_seeds_of_flags(asked, 1)
     space, is_own = space_of(asked.get("space"), loaded.space())
@@ -171,7 +171,7 @@ def _judge(sweep: Sweep, noted: Mapping[str, Any]) -> tuple[Judge, Grow | None]:
     return SearchJudge(sweep), None
 
 
-SEARCH = Question(QUESTION, _new_sweep, _grown, _judge)
+SEARCH = Question(QUESTION, parser, _new_sweep, _grown, _judge)
 
 
 def _num_trials(asked: Mapping[str, Any], default: int | None) -> int | None:

@@ -49,6 +49,9 @@ class Interruption:
         if threading.current_thread() is not threading.main_thread():
             return self  # signals are another's business
         self._before = {number: signal.getsignal(number) for number in self._ours}
+        if not self._exits:  # its event loop may want to be woken by signals itself
+            self.claim()
+            return self
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
         self._wakeup_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
@@ -64,11 +67,12 @@ class Interruption:
             self._stop_file.unlink(missing_ok=True)
         if not self._before:
             return
-        signal.set_wakeup_fd(self._wakeup_before)
-        os.write(self._writing, b"\0")
-        self._thread.join()
-        os.close(self._reading)
-        os.close(self._writing)
+        if self._exits:
+            signal.set_wakeup_fd(self._wakeup_before)
+            os.write(self._writing, b"\0")
+            self._thread.join()
+            os.close(self._reading)
+            os.close(self._writing)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -99,7 +103,7 @@ class Interruption:
             for number in os.read(self._reading, 16):
                 if number == 0:
                     return
-                if number in SIGNALS and self._exits:
+                if number in SIGNALS:
                     self._receive(number)
 
     def _in_the_main_thread(self, number: int, frame: FrameType | None) -> None:

@@ -47,7 +47,8 @@ PLACES = {
     | {"sweeps.pruners", "sweeps.writes"},
     "mlflow": {"sweeps.runs", "sweeps.accept"},
     "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
-    | {"sweeps.show", "sweeps.__main__", "sweeps.command", "sweeps.search", "sweeps.plan"},
+    | {"sweeps.show", "sweeps.__main__", "sweeps.command", "sweeps.search", "sweeps.plan"}
+    | {"sweeps.api"},
     "matplotlib": {"sweeps.report"},
     "scipy": {"sweeps.statistics"},
     "sklearn": {"trainable.tasks.digits", "trainable.tabular.preparation"},

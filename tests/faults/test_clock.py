@@ -26,7 +26,8 @@ from tests.helpers.drivers import ROOT
 SAYS_WHEN = {
     "sweeps/keeper.py": "the time of a report, for MLflow's axis",
     "sweeps/command.py": "the default name",
-    "sweeps/lr_scan.py": "the default name, and when the command began",
+    "sweeps/lr_scan.py": "when the command began",
+    "sweeps/api.py": "when the call began",
     "sweeps/search.py": "when the command began",
     "sweeps/conduct.py": "how long its phases took",
     "sweeps/writes.py": "when a trial began and ended, for those who read the study with Optuna's tools",
