@@ -76,6 +76,7 @@ def connected(address: str | None) -> Iterator[Capacity]:
                     logging_level=logging.ERROR,
                 )
             unmarked()
+            _end_at_once()
         else:
             _check_answers(address)
             try:
@@ -91,16 +92,27 @@ def connected(address: str | None) -> Iterator[Capacity]:
 
 @contextlib.contextmanager
 def _deaf_to_early_notice() -> Iterator[None]:
-    """What is started inside does not hear SIGUSR1: Slurm sends it to every process of a job step, and it is the
-    driver's to answer; the others would die of it."""
+    """What is started inside does not hear the signals that Slurm sends to every process of a job step, SIGTERM and
+    SIGUSR1: they are the driver's to answer; the others would die of them, and their trials could not save."""
     if not hasattr(signal, "SIGUSR1"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_at_once() -> None:
+    """Have the Ray that was started here end without ceremony: asked to leave, some of its processes do not listen,
+    and each is waited for. Nothing of it is needed: what counts is on the disk, and stragglers are reaped."""
+    import ray
+
+    node = getattr(ray._private.worker, "_global_node", None)
+    if node is not None:
+        end = node.kill_all_processes
+        node.kill_all_processes = lambda **asked: end(check_alive=False, allow_graceful=False)
 
 
 def _check_answers(address: str) -> None:
