@@ -164,7 +164,7 @@ def _grown(
     if "points" in asked:
         points += [point for point in points_of(asked["points"]) if point not in points]
     grown = dataclasses.replace(sweep, space=space, num_trials=num_trials, points=tuple(points), **rules)
-    return _measured(grown), {}, refused
+    return _measured(grown), dict(noted or {}), refused
 
 
 def _judge(sweep: Sweep, noted: Mapping[str, Any]) -> tuple[Judge, Grow | None]:

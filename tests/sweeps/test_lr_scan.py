@@ -27,12 +27,17 @@ def test_the_flags_are_few() -> None:
     assert [action.option_strings for action in actions] == [
         [flag]
         for flag in [
-            "--task",
             "--lrs",
             "--extend-edges",
             "--seeds",
+            "--task",
             "--epochs",
             "--seed",
+            "--set",
+            "--plan",
+            "--max-time",
+            "--max-gpu-hours",
+            "--max-trial-time",
             "--name",
             "--results",
             "--resume",
@@ -41,7 +46,6 @@ def test_the_flags_are_few() -> None:
             "--retry-failed",
             "--tracking-uri",
             "--config",
-            "--set",
             "--trials-at-once",
             "--cpus-per-trial",
             "--gpus-per-trial",
