@@ -198,7 +198,8 @@ def num_seeds_of_flags(asked: Mapping[str, Any], default: int) -> int:
 def print_end(outcome: Outcome, table: Table, question: str, advice: str | None = None) -> None:
     """The answer on stdout: the table, what failed, the verdict, and where everything is."""
     result, folder = outcome.result, outcome.folder
-    console = Console(highlight=False, soft_wrap=True)
+    # A table fits itself into a terminal; a pipe or a file gets whole lines, however long.
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 1000)
     console.print(table)
     for trial in result.trials:
         if trial.state == "failed" and trial.reason:

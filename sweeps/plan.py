@@ -168,9 +168,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         assert plan.disk_bytes is not None
         console.print(f"a step      {1000 * plan.step_s:.3g} ms on {plan.device}, {plan.num_params:,} parameters")
         console.print(f"a trial     about {_brief(plan.trial_s)}")
-        console.print(
-            f"the sweep   about {spoken(plan.sweep_s)}, most of which may be starting processes: {START_S:g} s"
-        )
+        console.print(f"the sweep   about {spoken(plan.sweep_s)}, some {START_S:g} s of it to start processes")
         console.print(f"disk        about {_size(plan.disk_bytes)} of checkpoints")
     console.print("nothing was trained and nothing was written; leave --plan out to begin")
 

@@ -15,7 +15,10 @@ from rich.text import Text
 
 from sweeps.ledger import TERMINAL, TrialRecord
 from sweeps.sweep import describe
+from trainable.settings import TASK_PREFIX
 
+LEAST_ROWS, ROWS_AROUND = 5, 8  # of the table on a screen; title, headings, caption and what stands above
+LEAST_PARAMS, OTHER_COLUMNS = 14, 66  # characters of a row on a screen
 STYLES = {
     "complete": "green",
     "running": "cyan",
@@ -50,6 +53,8 @@ class Progress:
 
     def update(self, record: TrialRecord) -> None:
         before = self._records.get(record.number, record)  # one that a growing sweep has added is new here
+        # The latest last: where not all fit on the screen, those are shown.
+        self._records.pop(record.number, None)
         self._records[record.number] = record
         if self._live is None and (record.state, record.epochs) != (before.state, before.epochs):
             self._console.print(self._line(record), highlight=False, markup=False, soft_wrap=True)
@@ -82,20 +87,45 @@ class Progress:
     def _table(self) -> Table:
         left = self.seconds_left()
         caption = "starting" if left is None else f"{spoken(left)} left" if left > 0 else "finishing"
-        table = Table(caption=caption, caption_justify="right", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(
+            caption=caption, caption_justify="right", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+        )
         for heading in ("trial", "params", "state", "epoch", "loss", "val loss", "accuracy", "samples/s"):
-            table.add_column(heading, justify="left" if heading in ("params", "state") else "right")
-        for record in self._records.values():
+            table.add_column(heading, justify="left" if heading in ("params", "state") else "right", no_wrap=True)
+        shown = self._that_fit()
+        if len(shown) < len(self._records):
+            done = sum(record.state in TERMINAL for record in self._records.values())
+            table.title = f"{done} of {len(self._records)} trials have ended; the latest:"
+        for record in shown:
             measures = _measures(record)
             style = STYLES[record.state]
             table.add_row(
                 str(record.number),
-                Text(describe(record.params)),
+                Text(self._params(record)),
                 f"[{style}]{record.state}[/]",
                 f"{record.epochs:g}/{self._epochs}",
                 *(measures[name] for name in ("loss", "val loss", "accuracy", "samples/s")),
             )
         return table
+
+    def _params(self, record: TrialRecord) -> str:
+        """On one line, cut where the screen ends."""
+        text = describe(record.params)
+        room = max(LEAST_PARAMS, self._console.size.width - OTHER_COLUMNS)
+        if len(text) > room:
+            text = text.replace(TASK_PREFIX, "")
+        return text if len(text) <= room else f"{text[: room - 2]}.."
+
+    def _that_fit(self) -> list[TrialRecord]:
+        """As many trials as the screen has room for, in the order of their numbers: first of all those under way."""
+        room = max(LEAST_ROWS, self._console.size.height - ROWS_AROUND)
+        records = list(self._records.values())
+        if len(records) > room:
+            begun = [record for record in records if record.state != "waiting"]
+            running = [record for record in begun if record.state == "running"]
+            ended = [record for record in begun if record.state != "running"]
+            records = [*running, *reversed(ended)][:room]
+        return sorted(records, key=lambda record: record.number)
 
 
 def _measures(record: TrialRecord) -> dict[str, str]:

@@ -20,7 +20,7 @@ from sweeps.sweep import Sweep, describe
 from trainable.settings import TASK_PREFIX
 
 MOST_ROWS = 20  # of a search's table; the rest is counted
-MOST_COLUMNS = 6  # for parameters; of more, each row is one text
+MOST_COLUMNS = 4  # for parameters; of more, each row is one text that takes as many lines as it needs
 MOST_NAMED = 10  # configurations in the plot: it has so many colours
 SMOOTH_SHARE = 0.05  # of the steps that a smoothed curve averages over; the raw losses stand behind it
 
@@ -113,7 +113,7 @@ def search_table(order: Sequence[TrialRecord], trials: Sequence[TrialRecord], sw
     names = list(dict.fromkeys(name for trial in order or trials for name in trial.params))
     split = len(names) <= MOST_COLUMNS  # so many are read more easily one below the other
     for name in names if split else ["params"]:
-        table.add_column(name.removeprefix(TASK_PREFIX), overflow="fold")
+        table.add_column(name.removeprefix(TASK_PREFIX), overflow="fold", no_wrap=split)
     for name in sweep.named_metrics:
         table.add_column(name.replace("_", " "), justify="right")
     table.add_column("epochs", justify="right")
@@ -130,7 +130,7 @@ def search_table(order: Sequence[TrialRecord], trials: Sequence[TrialRecord], sw
             f"{'' if rank is None else rank}{mark}",
             str(trial.number),
             *(_param(trial.params.get(name)) for name in names if split),
-            *(() if split else [Text(describe(trial.params))]),
+            *(() if split else [Text(describe(trial.params).replace(TASK_PREFIX, ""))]),
             *(_number(value) for value in values),
             f"{trial.epochs:g}",
             state,

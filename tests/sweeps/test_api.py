@@ -128,8 +128,11 @@ def test_a_command_and_its_function_are_one() -> None:
     assert list(inspect.signature(lr_scan).parameters)[:2] == ["task", "lrs"]
     assert callable(search.main)
     assert callable(lr_scan.main)
-    code = "import sweeps.search\nfrom sweeps.lr_scan import main\nfrom sweeps import lr_scan, search\n"
-    code += "assert lr_scan.main is main and search.main\nassert callable(lr_scan) and callable(search)\nimport sys; assert 'torch' not in sys.modules"
+    code = (
+        "import sys\nimport sweeps.search\nfrom sweeps.lr_scan import main\nfrom sweeps import lr_scan, search\n"
+        "assert lr_scan.main is main and search.main\n"
+        "assert callable(lr_scan) and callable(search) and 'torch' not in sys.modules\n"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
 
 
