@@ -5,10 +5,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.drivers import ROOT, run_command
+import pytest
+from ruamel.yaml import YAML
+
+from sweeps import lr_scan, search
+from sweeps.beginnings import proposed_ahead
+from sweeps.sweep import Sweep
+from tests.helpers.drivers import ROOT, environment, run_command
+from trainable.config import TrainConfig
 from trainable.task import known_tasks
 
 README = (ROOT / "README.md").read_text()
@@ -79,6 +88,38 @@ def test_the_example_task_trains(tmp_path: Path) -> None:
     done = run_command(*arguments, cwd=tmp_path, module="trainable")
     assert done.returncode == 0, done.stderr
     assert float(re.findall(r'"val_loss": ([\d.e-]+)', done.stdout)[-1]) < 0.05
+
+
+def test_the_example_space_can_be_searched() -> None:
+    (code,) = re.findall(r"```yaml\n(# space.yaml.*?)```", README, re.DOTALL)
+    sweep = Sweep(
+        name="s",
+        question="search",
+        task="digits",
+        train=TrainConfig(threads=1),
+        space=YAML(typ="safe", pure=True).load(code),
+        num_trials=40,
+    )
+    found = proposed_ahead(sweep, None, 10)
+    assert {params["optimizer"] for params in found} == {"adamw", "sgd"}
+    assert all(("nesterov" in params) is (params["optimizer"] == "sgd") for params in found)
+
+
+def test_every_flag_that_is_named_exists() -> None:
+    flags = {flag for command in (search, lr_scan) for a in command.parser()._actions for flag in a.option_strings}
+    section = README.partition("### Search")[2].partition("### From Python")[0]
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", section)) <= flags
+
+
+@pytest.mark.slow
+def test_the_example_of_python_runs(tmp_path: Path) -> None:
+    (tmp_path / "my_sweep.py").write_text(example("my_sweep.py"))
+    done = subprocess.run(
+        [sys.executable, "my_sweep.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Best: trial ")
+    assert "val_accuracy" in done.stdout
 
 
 def test_the_example_keeps_the_contract(tmp_path: Path) -> None:
