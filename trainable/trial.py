@@ -22,7 +22,7 @@ from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
 from trainable.files import write_text
 from trainable.task import load_task
-from trainable.watchdog import Watchdog
+from trainable.watchdog import FLOOR_S, Watchdog
 
 if TYPE_CHECKING:
     from trainable.loop import Training
@@ -56,7 +56,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._watchdog = Watchdog(Path(config["stacks"]), train.stall_s)
         task = load_task(config["task"], config["task_settings"])
         if config["checks"] is not None:
-            with self._watchdog.watching():
+            with self._watchdog.watching(at_least_s=FLOOR_S):
                 _ask_before(task, **config["checks"])
         self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
         self._run.notes["host"] = os.uname().nodename

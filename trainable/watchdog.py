@@ -34,6 +34,7 @@ class Watchdog:
         self._stall_s = stall_s
         self._slowest: float | None = None  # seconds; None until a first stretch is through
         self._longest = 0.0
+        self._at_least_s = 0.0
         self._moved_at: float | None = None  # None: nothing is to be watched
         self._step = 0
         self._closed = threading.Event()
@@ -43,19 +44,22 @@ class Watchdog:
 
     def limit_s(self) -> float:
         if self._stall_s is not None:
-            return self._stall_s
+            return max(self._stall_s, self._at_least_s)
         return FIRST_S if self._slowest is None else max(FLOOR_S, TIMES_SLOWEST * self._slowest)
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """One stretch of work, from one report to the next."""
+    def watching(self, at_least_s: float = 0.0) -> Iterator[None]:
+        """One stretch of work, from one report to the next. at_least_s: however short stall_s is; for work that makes
+        no steps to be seen, whose pace says nothing of theirs."""
         if self._file is None:
             self._file = self._listening_file()
+        self._at_least_s = at_least_s
         self._moved_at = time.monotonic()
         try:
             yield
-            self.moved(self._step, time.monotonic())
-            self._slowest = self._longest
+            if not at_least_s:
+                self.moved(self._step, time.monotonic())
+                self._slowest = self._longest
         finally:
             self._moved_at = None
 

@@ -74,12 +74,13 @@ def runs_in(store: Path) -> list[tuple[str, str]]:
     ("task", "more", "words"),
     [
         ("Mean", (), ["loss() returns a mean", "reduction='sum'"]),
-        ("NoData", (), ["the folder is empty", "tasks.py:"]),
-        ("WrongShape", (), ["mat1 and mat2 shapes cannot be multiplied"]),
-        (
+        pytest.param("NoData", (), ["the folder is empty", "tasks.py:"], marks=pytest.mark.slow),
+        pytest.param("WrongShape", (), ["mat1 and mat2 shapes cannot be multiplied"], marks=pytest.mark.slow),
+        pytest.param(
             "Unused",
             ("--set", "batch_size=5000"),
             ["1258 training samples, fewer than batch_size=5000", "batch_size=314"],
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -118,6 +119,7 @@ def test_doubted(task: str, words: str, scan: Scan, tasks: Path, capsys: pytest.
     assert [item["passed"] for item in asked].count(False) == 1
 
 
+@pytest.mark.slow
 def test_asked_once(scan: Scan) -> None:
     """By one trial, before it trains; not again by those that follow, nor on a resume."""
     scan("--name", "tried", "--lrs", "1e-3", "1e-2")

@@ -81,7 +81,8 @@ def test_the_answer_of_the_default_scan(scan: Scan, launch_folder: Path) -> None
     assert code == 0
     assert result == result_of(launch_folder / "results/first")
     assert set(result) == {
-        "name", "status", "task", "best", "verdict", "tracking_uri", "mlflow_run_id", "trials", "configurations"
+        "name", "status", "task", "best", "verdict", "ended_by", "tracking_uri", "mlflow_run_id", "trials",
+        "configurations",
     }  # fmt: skip
     assert (result["name"], result["status"], result["task"]) == ("first", "finished", "digits")
     assert [trial["params"] for trial in result["trials"]] == [{"lr": 3e-3}, {"lr": 1e-3}, {"lr": 3e-4}]

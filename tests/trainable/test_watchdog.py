@@ -41,8 +41,10 @@ def test_what_is_asked_for_counts_and_waiting_for_others_does_not(
     with dog.watching():
         pass
     time.sleep(0.5)  # Tune has the word
+    with dog.watching(at_least_s=60):
+        time.sleep(0.5)  # the checks before the first trial
     assert ended == []
     with dog.watching():
-        time.sleep(0.5)
+        time.sleep(1.5)  # it looks once a second where limits are long
     dog.close()
     assert ended
