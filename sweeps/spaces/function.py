@@ -34,7 +34,10 @@ class FunctionSpace:
 
     def draw(self, trial: BaseTrial) -> dict[str, Any]:
         """The parameters of a trial. Raises ValueError for what no trial can be given."""
-        found = self.call(trial)
+        try:
+            found = self.call(trial)
+        except Exception as error:  # the user's function may raise anything
+            raise ValueError(f"the space {self.spec} raised {type(error).__name__}: {error}") from error
         params = dict(trial.params) if found is None else found
         if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
             raise ValueError(f"the space {self.spec} returned {params!r}; it must return a dict of parameters, or None")

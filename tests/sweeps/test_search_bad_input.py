@@ -23,7 +23,8 @@ FILES = {
     "none.yaml": "[]",
     "words.yaml": "hello",
     "points.csv": "lr,batch_size\n1e-3\n",
-    "space.py": "def wrong(trial):\n    return {'lrr': 1.0}\n\ndef number(trial):\n    return 3\n",
+    "space.py": "def wrong(trial):\n    return {'lrr': 1.0}\n\ndef number(trial):\n    return 3\n"
+    "\ndef boom(trial):\n    1 / 0\n",
     "wrong.yaml": "trails: 3\n",
 }
 LR = "--space lr=log:1e-4..1e-1"
@@ -53,6 +54,7 @@ CASES = {
     "--space space.py:missing": ["no function 'missing' there", "wrong"],
     "--space space.py:wrong": ["unknown config key 'lrr'"],
     "--space space.py:number": ["returned 3", "dict of parameters"],
+    "--space space.py:boom": ["raised ZeroDivisionError: division by zero"],
     f"--space space.py:wrong {LR}": ["is a function", "leave the others out"],
     "--space other.py:space": ["there is no file"],
     # samplers, pruners, objectives, limits
