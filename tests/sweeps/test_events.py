@@ -110,6 +110,7 @@ def test_a_signal_while_trials_run(name: str, code: int, tmp_path: Path, marked:
         assert num_steps(tmp_path) == 2 * STEPS
 
 
+@pytest.mark.slow
 def test_a_second_signal_leaves_at_once(tmp_path: Path, marked: Marked) -> None:
     """B51 b: the first is in vain, because the steps are held; after the second the sweep can still go on."""
     gate = tmp_path / "gate"

@@ -279,7 +279,7 @@ def files_of_ours(folder: Path) -> set[Path]:
 @pytest.mark.parametrize(
     "results",
     [
-        "a path with spaces, 50% of #1? {x}",
+        pytest.param("a path with spaces, 50% of #1? {x}", marks=pytest.mark.slow),
         pytest.param("./out", marks=pytest.mark.slow),
         pytest.param("~/out", marks=pytest.mark.slow),
     ],
@@ -341,6 +341,7 @@ def assert_one_store(result: dict[str, Any], uri: str, name: str) -> None:
     assert MlflowClient(uri).get_run(result["mlflow_run_id"]).info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_b58_each_launch_folder_has_its_own_store(
     local_ray: None, launch_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

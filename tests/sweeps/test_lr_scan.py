@@ -183,6 +183,7 @@ def test_no_answer_is_exit_code_one(scan: Scan) -> None:
     assert "No learning rate has an answer" in result["verdict"]
 
 
+@pytest.mark.slow
 def test_more_learning_rates_on_a_finished_sweep(scan: Scan) -> None:
     """What is missing is trained, and nothing else; B20 for learning rates."""
     _, first = scan("--name", "grown", "--lrs", "3e-3", "1e-3")

@@ -40,6 +40,7 @@ def place(launch_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return launch_folder / "a"
 
 
+@pytest.mark.slow
 def test_moved_with_its_store(scan: Scan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B41: the same runs in the store that moved along, with their artifacts; the old path does not come back."""
     _, first = scan("--name", "kept", *ARGUMENTS)
