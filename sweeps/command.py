@@ -6,11 +6,12 @@ Knows no question: lr_scan.py and search.py hand theirs in.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,8 +21,9 @@ from rich.table import Table
 
 from cluster.connect import this_machine
 from sweeps.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
-from sweeps.cli import Parser, number_of, read_config
+from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.conduct import Outcome, conduct
+from sweeps.failures import StorageLost, storage_problem
 from sweeps.judgement import Grow, Judge
 from sweeps.placement import Wish, choose_threads, place
 from sweeps.resume import resume_command, resumed
@@ -121,7 +123,9 @@ def shared_settings(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def run_question(
     question: Question, asked: Mapping[str, Any], *, console: Console, began: float, exits: bool = True
 ) -> Outcome:
-    """A new sweep of this question, or one that is resumed, to its end. Raises ValueError in words.
+    """A new sweep of this question, or one that is resumed, to its end.
+
+    Raises, in words, ValueError for what cannot be done and StorageLost for a disk that cannot be written.
 
     began: time.time() at which the user began to wait; exits: signals end the process.
     """
@@ -152,23 +156,43 @@ def run_question(
     check_budget(budget, sweep, _gpus(budget, sweep, wish, asked))
     console.print(f"sweep {sweep.name}  results {folder.path}  tracking {uri}", highlight=False, soft_wrap=True)
     judge, grow = question.judge(sweep, noted)
-    return conduct(
-        folder,
-        sweep,
-        tracking_uri=uri,
-        wish=wish,
-        address=asked.get("address"),
-        judge=judge,
-        grow=grow,
-        noted={**attributes, question.name: {**noted, "budget": budget.to_dict()}},
-        console=console,
-        began=began,
-        retries=retries,
-        retry_failed=bool(asked.get("retry_failed")),
-        drift=drift,
-        budget=budget,
-        exits=exits,
-    )
+    try:
+        return conduct(
+            folder,
+            sweep,
+            tracking_uri=uri,
+            wish=wish,
+            address=asked.get("address"),
+            judge=judge,
+            grow=grow,
+            noted={**attributes, question.name: {**noted, "budget": budget.to_dict()}},
+            console=console,
+            began=began,
+            retries=retries,
+            retry_failed=bool(asked.get("retry_failed")),
+            drift=drift,
+            budget=budget,
+            exits=exits,
+        )
+    except Exception as error:  # what a full disk raises depends on who was writing
+        problem = None if isinstance(error, ValueError) else storage_problem(error)
+        if problem is None:
+            raise
+        raise StorageLost(
+            f"the sweep stopped, because it could not write to {folder.path}: {problem}; what was written before is "
+            f"whole: mend that, then go on with {resume_command(folder, question.name)}"
+        ) from error
+
+
+@contextlib.contextmanager
+def errors_in_words() -> Iterator[None]:
+    """What a command cannot do is one message on stderr: exit code 2 for what was asked, 1 for a disk that is full."""
+    try:
+        yield
+    except StorageLost as error:
+        fail(str(error), code=1)
+    except ValueError as error:
+        fail(str(error))
 
 
 def with_threads(config: TrainConfig, asked: Mapping[str, Any], wish: Wish, num_trials: int) -> TrainConfig:

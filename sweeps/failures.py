@@ -5,6 +5,8 @@ Pure functions and plain values; knows no Ray and no ledger.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +29,14 @@ _LOST = re.compile(
 _STORAGE = re.compile(
     r"Stale file handle|Input/output error|Transport endpoint is not connected|No space left on device"
 )
+_DATABASE = re.compile(r"database or disk is full|attempt to write a readonly database|disk I/O error")
+NO_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 _REFUSED = "trainable.checks.before.Refused: "  # the checks before the first trial
 _RAISED = "creation task"  # Ray says so where the trial's own code raised while it was set up
+
+
+class StorageLost(OSError):
+    """The driver could not write down what it must: a full disk, one that is read-only or gone."""
 
 
 class Refused(ValueError):
@@ -52,6 +60,20 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.line}"
+
+
+def storage_problem(error: BaseException) -> str | None:
+    """What is wrong with the disk, where an error goes back to that; None for any other error."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in NO_STORAGE:
+            return f"{os.strerror(seen.errno)}{f' ({seen.filename})' if seen.filename else ''}"
+        # SQLite and Tune have words only.
+        found = _STORAGE.search(str(seen)) or _DATABASE.search(str(seen))
+        if found:
+            return found.group()
+        seen = seen.__cause__ or seen.__context__
+    return None
 
 
 def classify(text: str, stacks: str = "") -> Failure:

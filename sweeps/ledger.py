@@ -192,11 +192,12 @@ class Ledger:
         record = self.trial(number)
         if record.state != "waiting":
             self._write(number, Facts(user={"attempts": record.attempts + 1}))
-        elif self.sweep.space:
+            return self.trial(number)
+        crash_point("ask")
+        if self.sweep.space:
             self._propose(number)
         else:
             params = point_distributions(record.params, self.sweep.points)
-            crash_point("ask")
             self._write(number, Facts(begins=True, params=params, user={"attempts": 1}))
         return self.trial(number)
 
@@ -209,7 +210,6 @@ class Ledger:
         except SpaceExhausted:
             self.note("exhausted", True)
             raise
-        crash_point("ask")
         trial_id = write_new(self._storage, self._study._study_id, number, facts)
         there.append(self._storage.get_trial(trial_id))
 

@@ -18,6 +18,7 @@ from sweeps.command import (
     Question,
     add_shared_flags,
     asked_of,
+    errors_in_words,
     leave,
     num_seeds_of_flags,
     print_end,
@@ -63,14 +64,12 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code (0 answered, 1 a trial failed or no answer, 2 bad input, 128 + signal)."""
-    try:
+    with errors_in_words():
         asked = asked_of(parser(), arguments)
         if asked.get("plan"):
             print_plan(plan_question(LR_SCAN, asked), as_json=bool(asked.get("json")))
             return 0
         outcome = run_question(LR_SCAN, asked, console=Console(stderr=True), began=BEGAN)
-    except ValueError as error:
-        fail(str(error))
     _print(outcome, as_json=bool(asked.get("json")))
     return outcome.exit_code
 

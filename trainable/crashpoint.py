@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 POINTS = (
-    "ask",  # the ledger has the trial, but not yet its parameters and its attempt
+    "ask",  # a trial is about to begin: its parameters and its attempt come in the next commit
     "trial-start",  # a worker is set up and has trained nothing
     "step",  # before an optimizer step
     "checkpoint-before-manifest",  # the state is in its place; handed on: the state's file

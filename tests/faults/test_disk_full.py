@@ -24,7 +24,11 @@ def test_ledger(at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     """A record that cannot be kept ends the driver, in words; with room again the sweep goes on."""
     crash = "ledger-before-commit:9:enospc"
     assert run(tmp_path, *arguments(tmp_path, at_once), crash=crash) == 1
-    assert "No space left on device" in log_of(tmp_path)
+    said = log_of(tmp_path)
+    assert "error: the sweep stopped, because it could not write to" in said
+    assert "No space left on device" in said
+    assert "go on with python -m sweeps.lr_scan --resume kept" in said
+    assert "Traceback" not in said
     assert run(tmp_path, *resumed(at_once), crash=crash) == 0, log_of(tmp_path)
     assert_equal_to_unbroken(tmp_path, unbroken)
     assert_all_points_are_shown(tmp_path)

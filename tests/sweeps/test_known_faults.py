@@ -244,6 +244,7 @@ def evaluated_by_hand(lr: float) -> tuple[torch.Tensor, float]:
     return functional.cross_entropy(outputs.double(), labels, reduction="none"), hits
 
 
+@pytest.mark.slow
 def test_b12_the_val_loss_is_a_mean_over_samples(scan: Scan) -> None:
     """A mean of the batches' means gives the last, short batch too much weight, and ranks trials by it."""
     losses, accuracy = evaluated_by_hand(1e-2)
