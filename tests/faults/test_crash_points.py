@@ -27,21 +27,34 @@ IN_WORKER = {"trial-start": 4, "step": 450, "checkpoint-before-manifest": 11, "c
 
 @pytest.mark.slow
 def test_three_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
-    """The driver between the asking and the parameters, a worker with its checkpoint's state cut off, the driver
-    between a report's value and its counting."""
+    """The driver before the parameters of a trial, a worker with its checkpoint's state cut off, the driver before a
+    report's commit."""
     crash = "ask:3:kill,checkpoint-before-manifest:8:torn,ledger-before-commit:14:kill"
     assert run(tmp_path, *arguments(tmp_path, 1), crash=crash) == -signal.SIGKILL
-    assert [record.state for record in ledger_of(folder_in(tmp_path))][:3] == ["complete", "complete", "running"]
+    assert [record.state for record in ledger_of(folder_in(tmp_path))][:3] == ["complete", "complete", "waiting"]
     assert run(tmp_path, *resumed(1), crash=crash) == -signal.SIGKILL
     assert run(tmp_path, *resumed(1), crash=crash) == 0, log_of(tmp_path)
     assert_equal_to_unbroken(tmp_path, unbroken, redone=3 * STEPS_PER_EPOCH)
     assert_all_points_are_shown(tmp_path)
 
 
-AT_ONCE = [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)]
+@pytest.mark.slow
+def test_the_others_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
+    in_driver = ("report:5:kill", "ledger-after-commit:9:kill", "ship:14:kill", "tell:5:kill")
+    in_worker = ("trial-start:2:kill", "step:250:kill", "checkpoint-after-manifest:9:kill")
+    crash, kills = ",".join((*in_driver, *in_worker)), 0
+    command = arguments(tmp_path, 1)
+    while (code := run(tmp_path, *command, crash=crash)) == -signal.SIGKILL:
+        kills, command = kills + 1, resumed(1)
+    assert code == 0, log_of(tmp_path)
+    assert kills == len(in_driver)
+    assert_equal_to_unbroken(tmp_path, unbroken, redone=(kills + len(in_worker)) * STEPS_PER_EPOCH)
+    assert_all_points_are_shown(tmp_path)
 
 
-@pytest.mark.parametrize("at_once", AT_ONCE)
+# Each alone, for when one of those in a row fails.
+@pytest.mark.soak
+@pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("point", IN_DRIVER)
 def test_driver(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     crash = f"{point}:{IN_DRIVER[point]}:kill"
@@ -51,7 +64,8 @@ def test_driver(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> No
     assert_all_points_are_shown(tmp_path)
 
 
-@pytest.mark.parametrize("at_once", AT_ONCE)
+@pytest.mark.soak
+@pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("point", IN_WORKER)
 def test_worker(point: str, at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     assert run(tmp_path, *arguments(tmp_path, at_once), crash=f"{point}:{IN_WORKER[point]}:kill") == 0, log_of(tmp_path)

@@ -24,11 +24,14 @@ from tests.faults.helper import (
 )
 
 
+CHECKED = 1  # step, which the checks before the first trial make
+
+
 @pytest.mark.slow
 def test_nan_from_a_step_on(tmp_path: Path, unbroken: Facts) -> None:
     """The second trial's weights become NaN before its 50th step; the driver is killed during the fourth."""
     step = 50
-    crash = f"step:{EPOCHS * STEPS_PER_EPOCH + step}:nan,report:11:kill"
+    crash = f"step:{CHECKED + EPOCHS * STEPS_PER_EPOCH + step}:nan,report:11:kill"
     assert run(tmp_path, *arguments(tmp_path, 1), crash=crash) == -signal.SIGKILL, log_of(tmp_path)
     before = finished_trials(folder_in(tmp_path))
     assert set(before) == {0, 1, 2}
