@@ -43,7 +43,7 @@ def test_checkpoint(tmp_path: Path, unbroken: Facts) -> None:
     assert_all_points_are_shown(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_shipping(tmp_path: Path, unbroken: Facts) -> None:
     """MLflow's disk is full for a moment: the sweep notices nothing."""
     assert run(tmp_path, *arguments(tmp_path, 2), crash="ship:3:enospc,ship:5:raise") == 0, log_of(tmp_path)

@@ -23,7 +23,6 @@ from tests.faults.helper import (
     run,
 )
 
-
 CHECKED = 1  # step, which the checks before the first trial make
 
 

@@ -3,7 +3,9 @@ same. A Ctrl-C in a script that calls the function saves and stops, and the scri
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -30,21 +32,33 @@ FLAGS = [
 ]
 
 
+TPE = [
+    *("--task", MOODY, "--set", "task.sleep_s=0.003", "--space", "lr=log:1e-4..1e-1", "--sampler", "tpe"),
+    *("--trials", "12", "--epochs", "4", "--pruner", "asha", "--name", "a"),
+]
+
+
 def reports_in(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in (folder / "history").glob("*.jsonl"))
 
 
-@pytest.mark.slow
-def test_a_killed_search_gives_the_same_answer(tmp_path: Path) -> None:
-    """A sampler that learns and remembers, two seeds, pruning; killed twice."""
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(FLAGS, id="cmaes-median-seeds", marks=pytest.mark.soak),
+        pytest.param(TPE, id="tpe-asha", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_search_gives_the_same_answer(flags: list[str], tmp_path: Path) -> None:
+    """A sampler that learns, or remembers too, two seeds, pruning; killed twice."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    done = run_command(*FLAGS, *ONE, cwd=whole, module="sweeps.search")
+    done = run_command(*flags, *ONE, cwd=whole, module="sweeps.search")
     assert done.returncode == 0, done.stderr
     expected = without_circumstances(result_of(whole / "results/a"))
     assert {trial["state"] for trial in expected["trials"]} == {"complete", "pruned"}
-    folder, flags = broken / "results/a", FLAGS
+    folder = broken / "results/a"
     for reports in (3, 12):
         with driver(*flags, *ONE, cwd=broken, module="sweeps.search") as process:
             wait_until(lambda reports=reports: reports_in(folder) >= reports, f"{reports} reports", process)
@@ -53,6 +67,36 @@ def test_a_killed_search_gives_the_same_answer(tmp_path: Path) -> None:
     done = run_command("--resume", "a", *ONE, cwd=broken, module="sweeps.search")
     assert done.returncode == 0, done.stderr
     assert without_circumstances(result_of(folder)) == expected
+
+
+@pytest.mark.slow
+def test_tpe_and_asha_two_at_a_time(tmp_path: Path) -> None:
+    """Which trial ends first is up to the machine, and with it what comes next: nothing is lost or doubled."""
+    folder, flags = tmp_path / "results/a", TPE
+    for reports in (4, 13):
+        with driver(
+            *flags, "--trials-at-once", "2", "--cpus-per-trial", "1", cwd=tmp_path, module="sweeps.search"
+        ) as it:
+            wait_until(lambda reports=reports: reports_in(folder) >= reports, f"{reports} reports", it)
+            kill(it)
+        flags = ["--resume", "a"]
+    done = run_command(
+        "--resume", "a", "--trials-at-once", "2", "--cpus-per-trial", "1", cwd=tmp_path, module="sweeps.search"
+    )
+    assert done.returncode == 0, done.stderr
+    trials = result_of(folder)["trials"]
+    assert [trial["number"] for trial in trials] == list(range(12))
+    assert {trial["state"] for trial in trials} == {"complete", "pruned"}
+    assert len({trial["params"]["lr"] for trial in trials}) == 12
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
+        runs = "select count(*), count(distinct t.value) from tags t where t.key = 'steadysweep.trial'"
+        assert store.execute(runs).fetchone() == (12, 12)
+        assert store.execute("select count(*) from runs where status = 'RUNNING'").fetchone() == (0,)
+        twice = "select run_uuid, key, step from metrics group by 1, 2, 3 having count(*) > 1"
+        assert store.execute(twice).fetchall() == []
+    for trial in trials:
+        lines = (folder / "history" / f"{trial['number']:05d}.jsonl").read_bytes().count(b"\n")
+        assert lines >= trial["epochs"]
 
 
 SCRIPT = f"""

@@ -30,7 +30,7 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [empty, *(pytest.param(harm, marks=pytest.mark.slow) for harm in (tear, Path.unlink))])
+@pytest.mark.parametrize("harm", [empty, *(pytest.param(harm, marks=pytest.mark.soak) for harm in (tear, Path.unlink))])
 def test_b40_snapshots(harm: Callable[[Path], Any], stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
     """And the history's last line, which the ledger does not know yet, is torn, too."""
     place = stopped()

@@ -74,7 +74,7 @@ def runs_in(store: Path) -> list[tuple[str, str]]:
     ("task", "more", "words"),
     [
         ("Mean", (), ["loss() returns a mean", "reduction='sum'"]),
-        pytest.param("NoData", (), ["the folder is empty", "tasks.py:"], marks=pytest.mark.slow),
+        pytest.param("NoData", (), ["the folder is empty", "tasks.py:"], marks=pytest.mark.soak),
         pytest.param("WrongShape", (), ["mat1 and mat2 shapes cannot be multiplied"], marks=pytest.mark.slow),
         pytest.param(
             "Unused",

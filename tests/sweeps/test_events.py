@@ -86,7 +86,7 @@ def leaves(process: subprocess.Popen[str], seconds: float) -> int:
     [
         ("SIGINT", 130),
         pytest.param("SIGTERM", 143, marks=pytest.mark.slow),
-        pytest.param("SIGUSR1", 138, marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", 138, marks=pytest.mark.soak),
     ],
 )
 def test_a_signal_while_trials_run(name: str, code: int, tmp_path: Path, marked: Marked) -> None:

@@ -211,7 +211,12 @@ def test_out_of_memory_is_tried_once_more_alone(local_ray: None, launch_folder: 
 
 
 @pytest.mark.parametrize(
-    "mood", ["lacking", *(pytest.param(mood, marks=pytest.mark.slow) for mood in ("none", "vector", "text"))]
+    "mood",
+    [
+        "lacking",
+        pytest.param("none", marks=pytest.mark.slow),
+        *(pytest.param(mood, marks=pytest.mark.soak) for mood in ("vector", "text")),
+    ],
 )
 def test_b22_one_trial_without_the_metric(mood: str, local_ray: None, launch_folder: Path) -> None:
     """Only that trial fails; the message is the trial's, and names the key."""

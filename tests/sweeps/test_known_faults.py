@@ -64,7 +64,12 @@ def test_b06_every_seed_has_every_point_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "at_once"), [(0, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(1, 3), (38, 3), (39, 1)])]
+    ("seed", "at_once"),
+    [
+        (0, 1),
+        pytest.param(1, 3, marks=pytest.mark.slow),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in [(38, 3), (39, 1)]),
+    ],
 )
 def test_b06_mlflow_has_every_point_once(scan: Scan, seed: int, at_once: int) -> None:
     """Parallel asking gave some points twice and others never."""
@@ -198,7 +203,7 @@ def test_b11_a_complete_trial_is_not_run_again(tmp_path: Path, moody_driver: Cal
     assert len(trial_runs(result["tracking_uri"], "kept")) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_b11_a_long_trial_goes_on_where_it_was(tmp_path: Path, moody_driver: Callable[..., None]) -> None:
     """25 epochs, killed at 17: at most one epoch is trained again, though the older checkpoints are gone."""
     folder = Folder(tmp_path / "results/kept")
@@ -281,8 +286,8 @@ def files_of_ours(folder: Path) -> set[Path]:
     "results",
     [
         pytest.param("a path with spaces, 50% of #1? {x}", marks=pytest.mark.slow),
-        pytest.param("./out", marks=pytest.mark.slow),
-        pytest.param("~/out", marks=pytest.mark.slow),
+        pytest.param("./out", marks=pytest.mark.soak),
+        pytest.param("~/out", marks=pytest.mark.soak),
     ],
 )
 def test_b19_results_are_below_the_launch_folder(results: str, tmp_path: Path) -> None:

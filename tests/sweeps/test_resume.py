@@ -32,10 +32,11 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return without_circumstances(result_of(place / "results/kept"))
 
 
-@pytest.mark.slow
-def test_killed_at_five_moments(tmp_path: Path, unbroken: dict[str, object]) -> None:
-    """B03, B11: SIGKILL of the whole group right after the ledger exists, and after 1, 4, 7 and 10 of 12 reports."""
-    moments = (0, 1, 4, 7, 10)
+@pytest.mark.parametrize(
+    "moments", [pytest.param((1, 7), marks=pytest.mark.slow), pytest.param((0, 1, 4, 7, 10), marks=pytest.mark.soak)]
+)
+def test_killed_at_some_moments(moments: tuple[int, ...], tmp_path: Path, unbroken: dict[str, object]) -> None:
+    """B03, B11: SIGKILL of the whole group after so many of 12 reports; 0: right after the ledger exists."""
     folder = tmp_path / "results/kept"
     arguments: tuple[str, ...] = (*ARGUMENTS, "--set", "task.step_log=steps.log")
     for reports in moments:
@@ -76,8 +77,13 @@ def test_killed_at_five_moments(tmp_path: Path, unbroken: dict[str, object]) -> 
     assert {run.data.tags["mlflow.parentRunId"] for run in runs} == {parent.info.run_id}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak),
+    ],
+)
 def test_asked_to_stop(number: int, code: int, tmp_path: Path, unbroken: dict[str, object]) -> None:
     """Ctrl-C and SIGTERM: trials save at their current step, the result says so, and no step is taken twice."""
     folder = tmp_path / "results/kept"
