@@ -18,9 +18,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,22 +27,11 @@ from cluster.connect import connected
 from sweeps import conduct
 from sweeps.history import History
 from sweeps.lr_scan import main as lr_scan
+from tests.helpers.broken import Broken
 
 TASK = f"{Path(__file__).resolve().parent / 'sleepy.py'}:Sleepy"
 SLOWDOWN = 1.02
 STEPS = 5  # of an epoch
-
-
-class Broken(BaseHTTPRequestHandler):
-    """Answers 500 to everything."""
-
-    def do_GET(self) -> None:
-        self.send_error(500)
-
-    do_POST = do_PUT = do_PATCH = do_GET
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from sweeps.sweep import split_params
 from trainable.config import TrainConfig, unknown_name
 
 BAD_INPUT = 2
@@ -64,6 +65,17 @@ def read_config(path: Path, flags: list[str]) -> dict[str, Any]:
     if not isinstance(loaded.get("set", {}), Mapping):
         raise ValueError(f"config file {path}: `set` must hold KEY: VALUE lines")
     return {str(key).replace("-", "_"): value for key, value in loaded.items()}
+
+
+def shared_settings(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the training and of the task, --epochs and --seed among them. ValueError for what is said twice."""
+    train, task_settings = split_params(asked["set"])
+    for flag in ("epochs", "seed"):
+        if flag in asked:
+            if flag in train:
+                raise ValueError(f"--{flag} {asked[flag]} and --set {flag}={train[flag]} say it twice; keep one")
+            train[flag] = number_of(asked, flag, int)
+    return train, task_settings
 
 
 def number_of(asked: Mapping[str, Any], flag: str, kind: type[int] | type[float]) -> Any:

@@ -28,7 +28,7 @@ from sweeps.judgement import Grow, Judge
 from sweeps.placement import Wish, choose_threads, place
 from sweeps.resume import resume_command, resumed
 from sweeps.store import Folder, checked_name, checked_results
-from sweeps.sweep import Sweep, split_params
+from sweeps.sweep import Sweep
 from sweeps.tracking import resolve_uri
 from trainable.config import TrainConfig
 from trainable.settings import TASK_PREFIX, parse_settings
@@ -107,17 +107,6 @@ def wish_of(asked: Mapping[str, Any]) -> Wish:
         cpus_per_trial=number_of(asked, "cpus_per_trial", float),
         gpus_per_trial=number_of(asked, "gpus_per_trial", float),
     )
-
-
-def shared_settings(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the training and of the task, --epochs and --seed among them. ValueError for what is said twice."""
-    train, task_settings = split_params(asked["set"])
-    for flag in ("epochs", "seed"):
-        if flag in asked:
-            if flag in train:
-                raise ValueError(f"--{flag} {asked[flag]} and --set {flag}={train[flag]} say it twice; keep one")
-            train[flag] = number_of(asked, flag, int)
-    return train, task_settings
 
 
 def run_question(

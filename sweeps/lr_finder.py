@@ -5,14 +5,12 @@ The test itself runs in a process of its own (trainable/lr_range_test.py), as on
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweeps.doors import ask
 from sweeps.lr_ranges import round_grid
 from trainable.config import TrainConfig
 from trainable.lr_range_test import HIGHEST
@@ -41,21 +39,7 @@ class Range:
 def find_range(task: str, settings: Mapping[str, Any], train: TrainConfig) -> Range:
     """The range for a task. Raises ValueError in words where it does not train, or no rate makes its loss fall."""
     asked = {"task": task, "settings": dict(settings), "train": train.to_dict()}
-    done = subprocess.run(
-        [sys.executable, "-m", "trainable.lr_range_test", json.dumps(asked)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    try:
-        said = json.loads((done.stdout.splitlines() or [""])[-1])
-    except ValueError:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        said = {"error": f"its process ended with code {done.returncode}: {last}"}
-    if "error" in said:
-        # What was asked for needs no second diagnosis; what the task's own code raised does.
-        more = "" if done.returncode == 2 else f"; python -m trainable.checks --task {task} says more"
-        raise ValueError(f"--lrs auto tests the task on this machine first, and that failed: {said['error']}{more}")
+    said = ask("trainable.lr_range_test", asked, task, "--lrs auto tests the task on this machine first")
     return choose_range(said["lrs"], said["losses"])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from sweeps.callable import make_callable
-from sweeps.cli import Parser, fail
+from sweeps.cli import Parser, fail, shared_settings
 from sweeps.command import (
     Question,
     add_shared_flags,
@@ -23,7 +23,6 @@ from sweeps.command import (
     num_seeds_of_flags,
     print_end,
     run_question,
-    shared_settings,
     with_threads,
 )
 from sweeps.conduct import Outcome

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +21,7 @@ from cluster.connect import this_machine
 from sweeps.beginnings import proposed_ahead
 from sweeps.budget import Budget, budget_of, check_budget
 from sweeps.command import Question, sweep_name, wish_of
+from sweeps.doors import ask
 from sweeps.placement import place
 from sweeps.progress import spoken
 from sweeps.sweep import Sweep, describe
@@ -120,19 +119,7 @@ def _cost(sweep: Sweep, trials: Sequence[Mapping[str, Any]], budget: Budget) -> 
     for index in picked:
         config, settings = sweep.trial_config(trials[index])
         asked["trials"].append({"settings": settings, "train": config.to_dict()})
-    done = subprocess.run(
-        [sys.executable, "-m", "trainable.probe", json.dumps(asked)], capture_output=True, text=True, check=False
-    )
-    try:
-        said = json.loads((done.stdout.splitlines() or [""])[-1])
-    except ValueError:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        said = {"error": f"its process ended with code {done.returncode}: {last}"}
-    if "error" in said:
-        more = "" if done.returncode == 2 else f"; python -m trainable.checks --task {sweep.task} says more"
-        raise ValueError(f"--plan tries a few steps of the task first, and that failed: {said['error']}{more}")
-    assert isinstance(said, dict)
-    return said
+    return ask("trainable.probe", asked, sweep.task, "--plan tries a few steps of the task first")
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:

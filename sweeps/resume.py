@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.account import ENDED_BY
-from sweeps.cli import number_of
+from sweeps.cli import shared_settings
 from sweeps.drift import data_fingerprint, differences, identity
 from sweeps.ledger import Ledger
 from sweeps.moved import present_store
 from sweeps.store import Folder, existing_sweep, sweeps_in
-from sweeps.sweep import Sweep, split_params
+from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 from trainable.task import absolute_settings, absolute_spec, load_task
 
@@ -113,12 +113,7 @@ def _changed(
     drift: list[str] = []
     if "name" in asked and str(asked["name"]) != sweep.name:
         refused.append(f"name: {sweep.name} -> {asked['name']}")
-    train, task_settings = split_params(asked["set"])
-    for flag in ("epochs", "seed"):
-        if flag in asked:
-            if flag in train:
-                raise ValueError(f"--{flag} {asked[flag]} and --set {flag}={train[flag]} say it twice; keep one")
-            train[flag] = number_of(asked, flag, int)
+    train, task_settings = shared_settings(asked)
     config = TrainConfig.from_dict({**sweep.train.to_dict(), **train})
     if config.epochs < sweep.train.epochs:
         refused.append(f"epochs: {sweep.train.epochs} -> {config.epochs} (a resume can only add)")

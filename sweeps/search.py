@@ -15,7 +15,7 @@ from rich.console import Console
 from sweeps.beginnings import proposed_ahead
 from sweeps.budget import BUDGET_FLAGS
 from sweeps.callable import make_callable
-from sweeps.cli import Parser, bound_of, number_of
+from sweeps.cli import Parser, bound_of, number_of, shared_settings
 from sweeps.command import (
     Question,
     add_shared_flags,
@@ -25,7 +25,6 @@ from sweeps.command import (
     num_seeds_of_flags,
     print_end,
     run_question,
-    shared_settings,
     with_threads,
 )
 from sweeps.conduct import Outcome

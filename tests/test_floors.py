@@ -27,7 +27,7 @@ FLOORS = [
     | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.pareto"}
     | {"sweeps.writes", "sweeps.front"}
     | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
-    {"sweeps.statistics", "sweeps.lr_ranges", "cluster.connect", "cluster.reaper"},
+    {"sweeps.statistics", "sweeps.lr_ranges", "sweeps.doors", "cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
     | {"trainable.lr_range_test", "trainable.probe", "trainable.inference"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"}

@@ -14,7 +14,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from mlflow.tracking import MlflowClient
 
 from sweeps import conduct, ship
 from sweeps.history import History
+from tests.helpers.broken import Broken
 from tests.helpers.drivers import environment
 from tests.sweeps.test_tracking import record, report, runs_of, sweep_of, tracker_of
 
@@ -78,18 +79,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     found = Server(tmp_path)
     yield found
     found.close()
-
-
-class Broken(BaseHTTPRequestHandler):
-    """Answers 500 to everything."""
-
-    def do_GET(self) -> None:
-        self.send_error(500)
-
-    do_POST = do_PUT = do_PATCH = do_GET
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
 
 
 class Training:

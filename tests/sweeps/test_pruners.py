@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import random
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +20,6 @@ NUM_TRIALS = 12
 
 class Killed(BaseException):
     pass
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where that can be had: thousands of commits would wait for the disk for minutes."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as found:
-        yield Path(found)
 
 
 def sweep_of(epochs: int = EPOCHS, report_steps: int | None = None, **settings: Any) -> Sweep:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,6 @@ def loss_of(params: Mapping[str, Any], epoch: int) -> float:
 
 class Killed(BaseException):
     pass
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where that can be had: thousands of commits would wait for the disk for minutes."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as found:
-        yield Path(found)
 
 
 def work(path: Path, sweep: Sweep, step: Callable[[], None] = lambda: None) -> list[Any]:
