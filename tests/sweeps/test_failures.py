@@ -283,7 +283,8 @@ def test_a_loader_worker_that_hangs(scan: Scan, launch_folder: Path) -> None:
     settings = ("task.loaded=true", f"task.worker_gate={gate}", "num_workers=2", "epochs=2")
     code, result = hold(
         scan, gate, *(part for setting in settings for part in ("--set", setting)),
-        until=lambda: "__getitem__" in stacks_in(launch_folder, 1),
+        # Not before the next attempt: let go while the stacks are being written, the first would train to its end.
+        until=(launch_folder / "results/held/trials/00000-attempt-2").exists,
     )  # fmt: skip
     assert code == 0
     (trial,) = result["trials"]
