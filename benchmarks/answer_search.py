@@ -10,8 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeps.front import best_first
-from sweeps.ledger import Ledger
+from sweeps.record.ledger import Ledger
+from sweeps.searching.front import best_first
 from sweeps.sweep import Sweep
 from trainable import loop
 from trainable.config import TrainConfig

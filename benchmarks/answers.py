@@ -24,12 +24,12 @@ import answer_tasks as tasks
 import torch
 from answer_search import Found, search
 
-from sweeps.history import History
-from sweeps.judgement import Judgement
-from sweeps.ledger import TrialRecord
-from sweeps.lr_answer import LrJudge
-from sweeps.lr_ranges import grid
-from sweeps.seeds import Configuration, ranked
+from sweeps.answers.judgement import Judgement
+from sweeps.answers.seeds import Configuration, ranked
+from sweeps.lr.answer import LrJudge
+from sweeps.lr.ranges import grid
+from sweeps.record.history import History
+from sweeps.record.trial import TrialRecord
 from trainable import loop
 from trainable.config import TrainConfig
 from trainable.task import Splits, Task

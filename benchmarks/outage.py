@@ -24,9 +24,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cluster.connect import connected
-from sweeps import conduct
-from sweeps.history import History
 from sweeps.lr_scan import main as lr_scan
+from sweeps.record.history import History
+from sweeps.running import conduct
 from tests.helpers.broken import Broken
 
 TASK = f"{Path(__file__).resolve().parent / 'sleepy.py'}:Sleepy"

@@ -23,10 +23,10 @@ import optuna
 from rich.console import Console
 from rich.table import Table
 
-from sweeps import ledger as ledger_module
-from sweeps.ledger import Ledger
-from sweeps.proposals import Proposer
-from sweeps.samplers import number_from
+from sweeps.record import ledger as ledger_module
+from sweeps.record.ledger import Ledger
+from sweeps.searching.proposals import Proposer
+from sweeps.searching.samplers import number_from
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 

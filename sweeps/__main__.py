@@ -10,11 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from sweeps.answers.overview import Overview, look
 from sweeps.cli import Parser, fail
-from sweeps.overview import Overview, look
-from sweeps.resume import resume_command
+from sweeps.record.store import sweeps_in
+from sweeps.running.resume import resume_command
 from sweeps.show import console_for_tables
-from sweeps.store import sweeps_in
 
 
 def parser() -> Parser:

@@ -17,10 +17,10 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
+from sweeps.answers.result import SweepResult
 from sweeps.command import Question, run_question, with_config_file
 from sweeps.lr_scan import LR_SCAN
-from sweeps.plan import Plan, plan_question
-from sweeps.result import SweepResult
+from sweeps.running.plan import Plan, plan_question
 from sweeps.search import SEARCH
 from trainable.settings import TASK_PREFIX
 from trainable.task import Task

@@ -20,16 +20,16 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.connect import this_machine
-from sweeps.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
+from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
-from sweeps.conduct import Outcome, conduct
-from sweeps.failures import StorageLost, storage_problem
-from sweeps.judgement import Grow, Judge
-from sweeps.placement import Wish, choose_threads, place
-from sweeps.resume import resume_command, resumed
-from sweeps.store import Folder, checked_name, checked_results
+from sweeps.record.store import Folder, checked_name, checked_results
+from sweeps.running.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
+from sweeps.running.conduct import Outcome, conduct
+from sweeps.running.failures import StorageLost, storage_problem
+from sweeps.running.placement import Wish, choose_threads, place
+from sweeps.running.resume import resume_command, resumed
 from sweeps.sweep import Sweep
-from sweeps.tracking import resolve_uri
+from sweeps.tracking.tracker import resolve_uri
 from trainable.config import TrainConfig
 from trainable.settings import TASK_PREFIX, parse_settings
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
+from sweeps.answers.judgement import Grow, Judge
+from sweeps.answers.seeds import num_seeds_of, repeated, with_fixed_split
+from sweeps.answers.tables import ranking_table, seeds_table
 from sweeps.callable import make_callable
 from sweeps.cli import Parser, fail, shared_settings
 from sweeps.command import (
@@ -25,16 +28,13 @@ from sweeps.command import (
     run_question,
     with_threads,
 )
-from sweeps.conduct import Outcome
-from sweeps.judgement import Grow, Judge
-from sweeps.lr_answer import MEASURE, LrJudge, lrs_of, with_more
-from sweeps.lr_finder import Range, find_range
-from sweeps.lr_ranges import AUTO_VALUES, learning_rates
-from sweeps.placement import Wish
-from sweeps.plan import plan_question, print_plan
-from sweeps.report import ranking_table, seeds_table
-from sweeps.resume import resume_command
-from sweeps.seeds import num_seeds_of, repeated, with_fixed_split
+from sweeps.lr.answer import MEASURE, LrJudge, lrs_of, with_more
+from sweeps.lr.finder import Range, find_range
+from sweeps.lr.ranges import AUTO_VALUES, learning_rates
+from sweeps.running.conduct import Outcome
+from sweeps.running.placement import Wish
+from sweeps.running.plan import plan_question, print_plan
+from sweeps.running.resume import resume_command
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 from trainable.task import absolute_settings, absolute_spec, load_task

@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeps.beginnings import proposed_ahead
-from sweeps.budget import BUDGET_FLAGS
+from sweeps.answers.judgement import Grow, Judge
+from sweeps.answers.seeds import with_fixed_split
+from sweeps.answers.tables import search_table, seeds_table
 from sweeps.callable import make_callable
 from sweeps.cli import Parser, bound_of, number_of, shared_settings
 from sweeps.command import (
@@ -27,17 +28,16 @@ from sweeps.command import (
     run_question,
     with_threads,
 )
-from sweeps.conduct import Outcome
-from sweeps.judgement import Grow, Judge
-from sweeps.placement import Wish
-from sweeps.plan import plan_question, print_plan
-from sweeps.pruners import PRUNERS
-from sweeps.report import search_table, seeds_table
-from sweeps.resume import resume_command
-from sweeps.samplers import SAMPLERS
-from sweeps.search_answer import SearchJudge
-from sweeps.search_files import observations_of, points_of, space_of
-from sweeps.seeds import with_fixed_split
+from sweeps.running.budget import BUDGET_FLAGS
+from sweeps.running.conduct import Outcome
+from sweeps.running.placement import Wish
+from sweeps.running.plan import plan_question, print_plan
+from sweeps.running.resume import resume_command
+from sweeps.searching.answer import SearchJudge
+from sweeps.searching.beginnings import proposed_ahead
+from sweeps.searching.files import observations_of, points_of, space_of
+from sweeps.searching.pruners import PRUNERS
+from sweeps.searching.samplers import SAMPLERS
 from sweeps.spaces.function import is_function
 from sweeps.spaces.grammar import names_in, parse_space
 from sweeps.spaces.valid import check_conflicts

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeps.cli import Parser, fail
-from sweeps.conduct import MLFLOW_STATUS, RunIds, start_tracker
-from sweeps.history import History
-from sweeps.ledger import TERMINAL, Ledger
-from sweeps.moved import present_store, settle
-from sweeps.store import Folder, checked_results, existing_sweep
-from sweeps.tracking import resolve_uri
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder, checked_results, existing_sweep
+from sweeps.record.trial import TERMINAL
+from sweeps.running.conduct import MLFLOW_STATUS, RunIds, start_tracker
+from sweeps.tracking.moved import present_store, settle
+from sweeps.tracking.tracker import resolve_uri
 
 WAIT_S = 30.0  # without a point being sent; then the store counts as not there
 

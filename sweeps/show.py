@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sweeps.answers.overview import Overview, look
 from sweeps.cli import Parser, fail
-from sweeps.overview import Overview, look
-from sweeps.progress import STYLES
-from sweeps.resume import resume_command
-from sweeps.store import existing_sweep
+from sweeps.record.store import existing_sweep
+from sweeps.running.progress import STYLES
+from sweeps.running.resume import resume_command
 from sweeps.sweep import describe
 
 

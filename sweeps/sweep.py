@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
-from sweeps.pareto import check_constraints
-from sweeps.pruners import PRUNERS
-from sweeps.samplers import SAMPLERS, check_sampler
+from sweeps.searching.pareto import check_constraints
+from sweeps.searching.pruners import PRUNERS
+from sweeps.searching.samplers import SAMPLERS, check_sampler
 from sweeps.spaces.draw import encode, inside
 from sweeps.spaces.finite import num_configurations
 from sweeps.spaces.function import find_function, is_function

@@ -15,19 +15,17 @@ from tests.helpers.drivers import ROOT, environment
 FLOORS = [
     {"sweeps.api"},
     {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.show", "sweeps.__main__"},
-    {"sweeps.command", "sweeps.plan", "sweeps.callable"},
-    {"sweeps.conduct", "sweeps.lr_answer", "sweeps.search_answer"},
-    {"sweeps.judgement"},
-    {"sweeps.run", "sweeps.tracking", "sweeps.progress", "sweeps.report", "sweeps.cli", "sweeps.descent"}
-    | {"sweeps.resume", "sweeps.runs", "sweeps.moved", "sweeps.overview"}
-    | {"sweeps.result", "sweeps.budget", "sweeps.account", "sweeps.search_files", "sweeps.keeper"}
-    | {"sweeps.remarks"}
-    | {"sweeps.seeds", "sweeps.lr_finder"},
-    {"sweeps.ledger", "sweeps.spaces", "sweeps.sweep", "sweeps.history", "sweeps.placement", "sweeps.store"}
-    | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes", "sweeps.pruners", "sweeps.pareto"}
-    | {"sweeps.writes", "sweeps.front"}
-    | {"sweeps.spelling", "sweeps.drift", "sweeps.reopen", "sweeps.signals", "sweeps.failures", "sweeps.work"},
-    {"sweeps.statistics", "sweeps.lr_ranges", "sweeps.doors", "cluster.connect", "cluster.reaper"},
+    {"sweeps.command", "sweeps.running.plan", "sweeps.callable"},
+    {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer"},
+    {"sweeps.answers.judgement"},
+    {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper"}
+    | {"sweeps.running.progress", "sweeps.running.budget", "sweeps.running.account"}
+    | {"sweeps.tracking.tracker", "sweeps.tracking.runs", "sweeps.tracking.moved"}
+    | {"sweeps.answers.tables", "sweeps.answers.overview", "sweeps.answers.result", "sweeps.answers.remarks"}
+    | {"sweeps.answers.seeds", "sweeps.lr.descent", "sweeps.lr.finder", "sweeps.searching.files", "sweeps.cli"},
+    {"sweeps.sweep", "sweeps.spaces", "sweeps.record", "sweeps.searching", "sweeps.tracking.spelling"}
+    | {"sweeps.running.placement", "sweeps.running.signals", "sweeps.running.failures", "sweeps.running.work"},
+    {"sweeps.answers.statistics", "sweeps.lr.ranges", "sweeps.running.doors", "cluster.connect", "cluster.reaper"},
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
     | {"trainable.lr_range_test", "trainable.probe", "trainable.inference"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"}
@@ -41,18 +39,19 @@ FLOORS = [
     | {"trainable.crashpoint", "trainable.watchdog", "trainable.limits"},
 ]
 PLACES = {
-    "ray": {"trainable.trial", "sweeps.run", "sweeps.keeper", "cluster.connect"},
-    "optuna": {"sweeps.ledger", "sweeps.reopen", "sweeps.run", "sweeps.spaces.draw", "sweeps.spaces.function"}
-    | {"sweeps.samplers", "sweeps.proposals", "sweeps.beginnings", "sweeps.outcomes"}
-    | {"sweeps.pruners", "sweeps.writes"},
-    "mlflow": {"sweeps.runs", "sweeps.accept"},
-    "rich": {"sweeps.progress", "sweeps.report", "sweeps.lr_scan", "sweeps.conduct", "trainable.single.console"}
-    | {"sweeps.show", "sweeps.__main__", "sweeps.command", "sweeps.search", "sweeps.plan"}
-    | {"sweeps.api"},
-    "matplotlib": {"sweeps.report"},
-    "scipy": {"sweeps.statistics"},
+    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"},
+    "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
+    | {"sweeps.running.run"}
+    | {"sweeps.spaces.draw", "sweeps.spaces.function", "sweeps.searching.samplers", "sweeps.searching.proposals"}
+    | {"sweeps.searching.beginnings", "sweeps.searching.outcomes", "sweeps.searching.pruners"},
+    "mlflow": {"sweeps.tracking.runs", "sweeps.accept"},
+    "rich": {"sweeps.api", "sweeps.lr_scan", "sweeps.search", "sweeps.show", "sweeps.__main__", "sweeps.command"}
+    | {"sweeps.running.progress", "sweeps.running.conduct", "sweeps.running.plan", "sweeps.answers.tables"}
+    | {"trainable.single.console"},
+    "matplotlib": {"sweeps.answers.tables"},
+    "scipy": {"sweeps.answers.statistics"},
     "sklearn": {"trainable.tasks.digits", "trainable.tabular.preparation"},
-    "pandas": {"sweeps.result", "trainable.tabular.schema", "trainable.tabular.preparation"},
+    "pandas": {"sweeps.answers.result", "trainable.tabular.schema", "trainable.tabular.preparation"},
     "torchvision": {"trainable.vision.official", "trainable.vision.folder", "trainable.vision.images"}
     | {"trainable.vision.backbone"},
     "PIL": {"trainable.vision.images"},
@@ -90,11 +89,17 @@ def imports(path: Path) -> set[str]:
 
 
 def floor(module: str) -> int:
-    """Counted from the ground."""
-    for height, modules in enumerate(reversed(FLOORS)):
-        if any(module == name or module.startswith(name + ".") for name in modules):
-            return height
+    """Counted from the ground. A module that is named itself stands there, the others where their package does."""
+    heights = {name: height for height, modules in enumerate(reversed(FLOORS)) for name in modules}
+    for name in (module, *map(".".join, _packages_of(module))):
+        if name in heights:
+            return heights[name]
     raise AssertionError(f"{module} stands on no floor: say in FLOORS where it belongs")
+
+
+def _packages_of(module: str) -> list[list[str]]:
+    parts = module.split(".")
+    return [parts[:length] for length in range(len(parts) - 1, 0, -1)]
 
 
 def ours() -> dict[str, set[str]]:
@@ -193,7 +198,7 @@ assert report.metrics["val_loss"] < 0.05, report
 def test_a_driver_does_not_pay_for_torch(tmp_path: Path) -> None:
     run_python(
         "import sys, sweeps.lr_scan as scan; scan.parser().parse_args(['--lrs', '1e-3']);"
-        "import sweeps.run; assert 'torch' not in sys.modules",
+        "import sweeps.running.run; assert 'torch' not in sys.modules",
         tmp_path,
     )
 

@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from sweeps import lr_scan, search
-from sweeps.beginnings import proposed_ahead
+from sweeps.searching.beginnings import proposed_ahead
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import ROOT, environment, run_command
 from trainable.config import TrainConfig

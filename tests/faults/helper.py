@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeps.history import History
-from sweeps.ledger import TERMINAL, Ledger, TrialRecord
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.trial import TERMINAL, TrialRecord
 from tests.helpers.drivers import ROOT, TIMEOUT_S, environment, kill, result_of, without_circumstances
 
 NAME = "kept"

@@ -24,14 +24,14 @@ from tests.helpers.drivers import ROOT
 
 # Who may read the clock of the wall, and what for: to say when, never to decide.
 SAYS_WHEN = {
-    "sweeps/keeper.py": "the time of a report, for MLflow's axis",
+    "sweeps/running/keeper.py": "the time of a report, for MLflow's axis",
     "sweeps/command.py": "the default name",
     "sweeps/lr_scan.py": "when the command began",
     "sweeps/api.py": "when the call began",
     "sweeps/search.py": "when the command began",
-    "sweeps/conduct.py": "how long its phases took",
-    "sweeps/writes.py": "when a trial began and ended, for those who read the study with Optuna's tools",
-    "sweeps/overview.py": "how old a sweep is, in the list of them",
+    "sweeps/running/conduct.py": "how long its phases took",
+    "sweeps/record/writes.py": "when a trial began and ended, for those who read the study with Optuna's tools",
+    "sweeps/answers/overview.py": "how old a sweep is, in the list of them",
     "trainable/single/folder.py": "the default name",
 }
 YEAR_S = 365 * 86400

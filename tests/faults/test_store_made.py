@@ -12,10 +12,10 @@ from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
-from sweeps.runs import _make_database
+from sweeps.tracking.runs import _make_database
 from tests.helpers.drivers import environment
 
-MAKE = "import sys; from sweeps.runs import _make_database; _make_database(sys.argv[1], 'one.part')"
+MAKE = "import sys; from sweeps.tracking.runs import _make_database; _make_database(sys.argv[1], 'one.part')"
 
 
 def opens(path: Path) -> bool:

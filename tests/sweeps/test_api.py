@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from sweeps import SweepResult, lr_scan, plan_search, search
-from sweeps.ledger import Ledger
+from sweeps.record.ledger import Ledger
 from tests.helpers.drivers import ROOT, environment
 from tests.trainable.toys import Toy
 from trainable.checkpoint import read, read_manifest

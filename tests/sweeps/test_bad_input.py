@@ -126,7 +126,7 @@ def test_a_resume_cannot_take_seeds_away(
 def refused_on_resume(
     change: str, words: str, launch_folder: Path, capsys: pytest.CaptureFixture[str], *points: dict[str, float]
 ) -> None:
-    from sweeps.ledger import Ledger
+    from sweeps.record.ledger import Ledger
     from sweeps.sweep import Sweep
     from trainable.config import TrainConfig
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import account
-from sweeps.account import Account
-from sweeps.budget import Budget, Spent, budget_of, duration, end_of_sweep, trials_since_best
-from sweeps.ledger import Ledger, TrialRecord
+from sweeps.record.ledger import Ledger
+from sweeps.record.trial import TrialRecord
+from sweeps.running import account
+from sweeps.running.account import Account
+from sweeps.running.budget import Budget, Spent, budget_of, duration, end_of_sweep, trials_since_best
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 

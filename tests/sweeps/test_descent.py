@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.descent import Speed, descent_speed, measure, starting_loss, verdict
-from sweeps.lr_ranges import next_value
-from sweeps.statistics import Comparison, Estimate
+from sweeps.answers.statistics import Comparison, Estimate
+from sweeps.lr.descent import Speed, descent_speed, measure, starting_loss, verdict
+from sweeps.lr.ranges import next_value
 
 losses_of = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=200)
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
-from sweeps import drift, lr_scan
-from sweeps.ledger import Ledger
-from sweeps.store import sweeps_in
+from sweeps import lr_scan
+from sweeps.record import drift
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import sweeps_in
 from trainable.config import TrainConfig
 from trainable.task import Splits, load_task
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.signals import Interruption
-from sweeps.store import Folder
+from sweeps.record.store import Folder
+from sweeps.running.signals import Interruption
 from tests.helpers.drivers import ROOT, driver, result_of, run_command, wait_until
 
 HELD = f"{ROOT / 'tests/helpers/held.py'}:Held"

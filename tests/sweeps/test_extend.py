@@ -10,8 +10,8 @@ import optuna
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeps.history import History
-from sweeps.ledger import Ledger
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import ROOT, without_circumstances
 from trainable.config import TrainConfig

@@ -14,14 +14,15 @@ from mlflow.tracking import MlflowClient
 from rich.console import Console
 
 from sweeps import lr_scan
-from sweeps.conduct import Judgement, Outcome, conduct
-from sweeps.failures import Failure, classify, may_try_again
-from sweeps.history import History
-from sweeps.ledger import Ledger, TrialRecord
-from sweeps.placement import Wish
-from sweeps.store import Folder
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
+from sweeps.record.trial import TrialRecord
+from sweeps.running.conduct import Judgement, Outcome, conduct
+from sweeps.running.failures import Failure, classify, may_try_again
+from sweeps.running.placement import Wish
+from sweeps.running.work import Work
 from sweeps.sweep import Sweep
-from sweeps.work import Work
 from tests.helpers.drivers import ROOT, result_of
 from trainable.config import TrainConfig
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sweeps.history import History
+from sweeps.record.history import History
 
 
 def report(number: int, *losses: float) -> dict[str, Any]:

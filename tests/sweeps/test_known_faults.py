@@ -18,11 +18,12 @@ from rich.console import Console
 from torch.nn import functional
 
 from sweeps import lr_scan
-from sweeps.conduct import Judgement, Outcome, conduct
-from sweeps.history import History
-from sweeps.ledger import Ledger, TrialRecord
-from sweeps.placement import Wish
-from sweeps.store import Folder
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
+from sweeps.record.trial import TrialRecord
+from sweeps.running.conduct import Judgement, Outcome, conduct
+from sweeps.running.placement import Wish
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import ROOT, driver, kill, result_of, run_command, wait_until
 from trainable.config import TrainConfig

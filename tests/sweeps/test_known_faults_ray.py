@@ -17,11 +17,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 from rich.console import Console
 
-from sweeps.conduct import Judgement, conduct
-from sweeps.history import History
-from sweeps.ledger import Ledger, TrialRecord
-from sweeps.placement import Wish
-from sweeps.store import Folder
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
+from sweeps.record.trial import TrialRecord
+from sweeps.running.conduct import Judgement, conduct
+from sweeps.running.placement import Wish
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import result_of, run_command
 from trainable.config import TrainConfig

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweeps import writes
-from sweeps.ledger import Ledger
+from sweeps.record import writes
+from sweeps.record.ledger import Ledger
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 

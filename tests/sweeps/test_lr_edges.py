@@ -11,11 +11,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeps import lr_scan
-from sweeps.history import History
-from sweeps.judgement import Judgement
-from sweeps.ledger import Ledger
-from sweeps.lr_answer import MOST_EXTENSIONS, LrJudge, lrs_of
-from sweeps.seeds import ranked
+from sweeps.answers.judgement import Judgement
+from sweeps.answers.seeds import ranked
+from sweeps.lr.answer import MOST_EXTENSIONS, LrJudge, lrs_of
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import ROOT, driver, kill, result_of, run_command, wait_until, without_circumstances
 from tests.sweeps.test_seeds import record

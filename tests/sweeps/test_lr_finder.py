@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from sweeps.lr_finder import choose_range, find_range
+from sweeps.lr.finder import choose_range, find_range
 from tests.helpers.drivers import ROOT
 from trainable.config import TrainConfig
 from trainable.lr_range_test import rising_rate_test

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.lr_ranges import AUTO_VALUES, beyond, grid, learning_rates, round_grid
+from sweeps.lr.ranges import AUTO_VALUES, beyond, grid, learning_rates, round_grid
 
 ends = st.tuples(st.floats(1e-9, 1e3), st.floats(1.05, 1e9)).map(lambda pair: (pair[0], pair[0] * pair[1]))
 

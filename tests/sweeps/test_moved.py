@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeps.ledger import Ledger
-from sweeps.moved import present_store
-from sweeps.store import Folder
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
+from sweeps.tracking.moved import present_store
 from tests.helpers.drivers import result_of, run_command
 
 Scan = Callable[..., tuple[int, dict[str, Any]]]

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeps import conduct, ship
-from sweeps.history import History
+from sweeps import ship
+from sweeps.record.history import History
+from sweeps.running import conduct
 from tests.helpers.broken import Broken
 from tests.helpers.drivers import environment
 from tests.sweeps.test_tracking import record, report, runs_of, sweep_of, tracker_of

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.front import best_first, pareto_trials
-from sweeps.ledger import TrialRecord
-from sweeps.pareto import knee, pareto_set, violations
+from sweeps.record.trial import TrialRecord
+from sweeps.searching.front import best_first, pareto_trials
+from sweeps.searching.pareto import knee, pareto_set, violations
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.connect import Capacity
-from sweeps.placement import Placement, Wish, choose_threads, place
+from sweeps.running.placement import Placement, Wish, choose_threads, place
 from trainable.config import TrainConfig
 
 LAPTOP = Capacity(8, 0, 8, 0, "this machine")

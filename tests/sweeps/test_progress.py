@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeps import progress
-from sweeps.ledger import TrialRecord
-from sweeps.progress import Progress, spoken
+from sweeps.record.trial import TrialRecord
+from sweeps.running import progress
+from sweeps.running.progress import Progress, spoken
 
 
 def record(number: int, state: Any = "waiting", epochs: float = 0.0, **changes: Any) -> TrialRecord:

@@ -12,9 +12,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from sweeps import samplers
-from sweeps.proposals import Outcome, Past, Proposal, Proposer, SpaceExhausted
-from sweeps.samplers import SAMPLERS, number_from
+from sweeps.searching import samplers
+from sweeps.searching.proposals import Outcome, Past, Proposal, Proposer, SpaceExhausted
+from sweeps.searching.samplers import SAMPLERS, number_from
 from sweeps.spaces.grammar import parse_space, text_of
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig

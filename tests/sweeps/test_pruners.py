@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 import pytest
 
-from sweeps.ledger import Ledger
+from sweeps.record.ledger import Ledger
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 
@@ -160,7 +160,7 @@ def test_a_kill_between_a_pruners_note_and_its_decision(folder: Path, monkeypatc
     def dies(*arguments: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr("sweeps.ledger.write", dies)
+    monkeypatch.setattr("sweeps.record.ledger.write", dies)
     with pytest.raises(Killed):
         ledger.should_prune(1)
     monkeypatch.undo()

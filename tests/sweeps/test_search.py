@@ -14,12 +14,13 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeps import search
-from sweeps.beginnings import proposed_ahead
-from sweeps.history import History
-from sweeps.ledger import Ledger, TrialRecord
-from sweeps.samplers import number_from
-from sweeps.search_answer import SearchJudge, at_edges
-from sweeps.search_files import observations_of
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.trial import TrialRecord
+from sweeps.searching.answer import SearchJudge, at_edges
+from sweeps.searching.beginnings import proposed_ahead
+from sweeps.searching.files import observations_of
+from sweeps.searching.samplers import number_from
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import ROOT
 from trainable.checks.before import Refused, ask_before

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from sweeps import search
-from sweeps.ledger import Ledger
+from sweeps.record.ledger import Ledger
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 

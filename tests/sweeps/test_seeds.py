@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sweeps.history import History
-from sweeps.ledger import TrialRecord
-from sweeps.lr_answer import LrJudge, measured_together, with_more
-from sweeps.seeds import lacking, ranked, repeated, with_fixed_split
+from sweeps.answers.seeds import lacking, ranked, repeated, with_fixed_split
+from sweeps.lr.answer import LrJudge, measured_together, with_more
+from sweeps.record.history import History
+from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import ROOT
 from trainable.config import TrainConfig
@@ -147,7 +147,7 @@ def test_seeds_are_paired_and_a_resume_trains_what_is_missing(scan: Scan, launch
     starts = [history.curve(number, "loss")[0] for number in range(6)]
     assert starts[0::2] == starts[1::2]
     assert len(set(starts)) == 3
-    from sweeps.ledger import Ledger
+    from sweeps.record.ledger import Ledger
 
     ledger = Ledger(launch_folder / "results/whole/ledger.db")
     assert len({record.notes["data"] for record in ledger.trials()}) == 1

@@ -8,9 +8,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeps import ship
-from sweeps.history import History
-from sweeps.ledger import Ledger
-from sweeps.store import Folder
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
 from tests.sweeps.test_extend import run_to_end, sweep_of
 from tests.sweeps.test_tracking import report
 

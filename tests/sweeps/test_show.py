@@ -12,8 +12,8 @@ import pytest
 
 from sweeps import __main__ as listing
 from sweeps import show
-from sweeps.ledger import Ledger
-from sweeps.store import Folder
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import run_command
 from trainable.config import TrainConfig

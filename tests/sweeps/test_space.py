@@ -15,14 +15,14 @@ import optuna
 import pytest
 from rich.console import Console
 
-from sweeps import writes
-from sweeps.conduct import Judgement, Outcome, conduct
-from sweeps.history import History
-from sweeps.ledger import Ledger
-from sweeps.outcomes import outcome_of
-from sweeps.placement import Wish
-from sweeps.proposals import SpaceExhausted
-from sweeps.store import Folder
+from sweeps.record import writes
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
+from sweeps.running.conduct import Judgement, Outcome, conduct
+from sweeps.running.placement import Wish
+from sweeps.searching.outcomes import outcome_of
+from sweeps.searching.proposals import SpaceExhausted
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.validation import _validate_batch_log_data
 
-from sweeps.spelling import LONGEST_NAME, number_of, points, renamed, spelled, value_text
+from sweeps.tracking.spelling import LONGEST_NAME, number_of, points, renamed, spelled, value_text
 
 TABLE = {
     "val_loss": "val_loss",

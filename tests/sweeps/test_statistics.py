@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sweeps.statistics import (
+from sweeps.answers.statistics import (
     LEVEL,
     MOST_SEEDS,
     POWER,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sweeps.ledger import Ledger
-from sweeps.store import Busy, Folder, attempt_folder, checked_name, checked_results, sweeps_in
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Busy, Folder, attempt_folder, checked_name, checked_results, sweeps_in
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import environment
 from trainable.config import TrainConfig
@@ -65,7 +65,7 @@ def test_checkpoints_of_one_trial_only(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from sweeps.store import Folder
+from sweeps.record.store import Folder
 with Folder(Path(sys.argv[1])).owned():
     print("held", flush=True)
     sys.stdin.read()

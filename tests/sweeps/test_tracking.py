@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeps.history import History
-from sweeps.ledger import TrialRecord
+from sweeps.record.history import History
+from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
-from sweeps.tracking import Tracker, resolve_uri
+from sweeps.tracking.tracker import Tracker, resolve_uri
 from trainable.config import TrainConfig
 
 WAIT_S = 60.0

@@ -1,0 +1,1 @@
+"""What trials come to: ranked, over seeds, in words, tables and figures."""

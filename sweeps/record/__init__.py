@@ -1,0 +1,1 @@
+"""A sweep's folder: the ledger, the history of reports, who may write there."""

@@ -1,0 +1,324 @@
+"""From a sweep's definition to its answer: folder, ledger, Ray, MLflow, live table, result.json.
+
+The one place that holds all of them together; each does its own work. Knows no question: a judge is handed in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console
+
+from cluster.connect import connected, this_machine
+from sweeps.answers.judgement import Grow, Judge, Judgement, more_trials
+from sweeps.answers.remarks import exit_code, on_checks, on_failures
+from sweeps.answers.result import SweepResult
+from sweeps.answers.seeds import without_seed
+from sweeps.answers.tables import plot_losses
+from sweeps.record.drift import drift_tags, environment_tags, identity
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
+from sweeps.record.trial import TrialRecord
+from sweeps.running.account import Account
+from sweeps.running.budget import NO_BUDGET, Budget, End
+from sweeps.running.failures import Refused
+from sweeps.running.placement import Placement, Wish, place
+from sweeps.running.progress import Progress
+from sweeps.running.signals import Interruption
+from sweeps.sweep import Sweep, check_size, describe
+from sweeps.tracking.moved import settle
+from sweeps.tracking.tracker import Tracker, import_client
+from trainable.files import write_text
+
+TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
+DISCARD_WAIT_S = 10.0  # for the runs of a sweep that never began
+INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
+MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A result, and what the command says and returns beside it."""
+
+    result: SweepResult
+    judgement: Judgement
+    sweep: Sweep
+    folder: Folder
+    exit_code: int
+    remarks: Sequence[str]
+
+
+class Phases:
+    """How long each part of a command took, for benchmarks and for whoever wonders."""
+
+    def __init__(self, began: float) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = began
+
+    def end(self, name: str) -> None:
+        now = time.time()
+        self.seconds[name] = round(now - self._last, 3)
+        self._last = now
+
+
+def conduct(
+    folder: Folder,
+    sweep: Sweep,
+    *,
+    tracking_uri: str,
+    wish: Wish,
+    address: str | None,
+    judge: Judge,
+    console: Console,
+    began: float,
+    grow: Grow | None = None,
+    noted: Mapping[str, Any] | None = None,
+    retries: int = 0,
+    retry_failed: bool = False,
+    drift: Sequence[str] = (),
+    budget: Budget = NO_BUDGET,
+    exits: bool = True,
+) -> Outcome:
+    """Run what is not finished of a sweep, and answer. A folder without a ledger is a new sweep.
+
+    grow: asked once all trials have ended, whether there shall be more; noted: for the ledger, beside the definition.
+    budget: what may end the sweep before all trials are done. exits: signals end the process, as a command's do.
+    retries: how often a trial whose own code raises is tried again; retry_failed: also trials that failed before.
+    Raises ValueError for what cannot be done, before anything is written; where only a trial's process could see
+    it (Refused), what was written of a new sweep is taken away again.
+    """
+    began_s, phases = time.monotonic(), Phases(began)
+    check_size(sweep)
+    if address is None:  # what can never be placed here is refused before Ray starts
+        place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), sweep.num_planned, sweep.train)
+    threading.Thread(target=_import_ahead, daemon=True).start()
+    phases.end("imports_s")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_free_if_refused(folder))
+        interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True), exits=exits))
+        # Ray prints what happens to its workers on stdout, which belongs to the answer.
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        capacity = stack.enter_context(connected(address))
+        interruption.claim()  # Ray has its own handler of SIGTERM
+        phases.end("ray_start_s")
+        placement = place(wish, capacity, sweep.num_planned, sweep.train)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(folder.owned())
+        ledger = _open(folder, sweep, tracking_uri, drift, noted or {})
+        stack.callback(ledger.close)
+        if retry_failed:
+            ledger.retry_failed()
+        phases.end("ledger_s")
+        account = Account(ledger, budget, began_s, placement.gpus_per_trial)
+        outcome = _run(folder, ledger, placement, judge, grow, console, phases, interruption, retries, account)
+    phases.end("ray_stop_s")
+    write_text(folder.phases, json.dumps(phases.seconds, indent=1))
+    return outcome
+
+
+@contextlib.contextmanager
+def _free_if_refused(folder: Folder) -> Iterator[None]:
+    """A new sweep that cannot be trained leaves no folder: its name is free for the next try."""
+    is_new = not folder.ledger.is_file()
+    try:
+        yield
+    except Refused:
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def _open(folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str], noted: Mapping[str, Any]) -> Ledger:
+    noted = {**noted, "identity": identity(sweep)}
+    if not folder.ledger.is_file():
+        where = {"tracking_uri": tracking_uri, "folder": str(folder.path)}
+        return Ledger.create(folder.ledger, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted})
+    ledger = Ledger(folder.ledger)
+    ledger.note_drift(drift)
+    for name, value in noted.items():
+        ledger.note(name, value)
+    ledger.extend(sweep)
+    settle(folder, ledger, tracking_uri)
+    return ledger
+
+
+def _run(
+    folder: Folder,
+    ledger: Ledger,
+    placement: Placement,
+    judge: Judge,
+    grow: Grow | None,
+    console: Console,
+    phases: Phases,
+    interruption: Interruption,
+    retries: int,
+    account: Account,
+) -> Outcome:
+    from sweeps.running.run import Watcher, run_trials  # here: it brings Ray Tune, which is imported meanwhile
+
+    history = History(folder.history)
+    tracker = start_tracker(ledger, history)
+    status, alike = "failed", None
+
+    def answer() -> tuple[SweepResult, Judgement, str | None]:
+        phases.end("trials_s")
+        wait_s = TRACKING_WAIT_S if interruption.signal is None else INTERRUPTED_WAIT_S
+        found = _answer(folder, ledger, history, tracker, judge, status, account.end, wait_s)
+        phases.end("answer_s")
+        return found
+
+    try:
+        with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
+            watchers: list[Watcher] = [tracker, progress, RunIds(ledger, tracker)]
+
+            def more() -> list[int]:
+                added = more_trials(judge, grow, ledger, history)
+                if added:
+                    tracker.redefine(ledger.sweep)
+                for record in added:
+                    progress.update(record)
+                return [record.number for record in added]
+
+            try:
+                alike = run_trials(
+                    folder,
+                    ledger,
+                    history,
+                    placement,
+                    watchers,
+                    interruption,
+                    retries=retries,
+                    account=account,
+                    more=more,
+                )
+            finally:
+                given_up = account.close(num_running=0)
+            for number in given_up:
+                for watcher in watchers:
+                    watcher.update(ledger.trial(number))
+        states = {record.state for record in ledger.trials()}
+        if alike is None and states != {"failed"}:
+            left = states & {"running", "waiting"} and account.end is None
+            status = "interrupted" if left else "finished"
+    except Refused:
+        tracker.discard(DISCARD_WAIT_S)
+        raise
+    except BaseException:
+        answer()
+        raise
+    result, judgement, missing = answer()
+    remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
+    remarks += on_checks(folder)
+    remarks += on_failures(ledger.trials(), alike, folder.name)
+    remarks += [missing] if missing else []
+    return Outcome(result, judgement, ledger.sweep, folder, exit_code(result, interruption.exit_code), remarks)
+
+
+def _answer(
+    folder: Folder,
+    ledger: Ledger,
+    history: History,
+    tracker: Tracker,
+    judge: Judge,
+    status: str,
+    end: End | None,
+    wait_s: float,
+) -> tuple[SweepResult, Judgement, str | None]:
+    """Judge, and write it down: at once, and again when MLflow has told the runs' names."""
+    result, judgement = _judge(folder, ledger, history, judge, status, end)
+    write_text(folder.result, result.to_json())
+    curves: dict[str, list[list[float]]] = {}
+    order = {record.number: rank for rank, record in enumerate(judgement.ranked)}
+    for record in sorted(judgement.trials, key=lambda record: order.get(record.number, len(order))):
+        curves.setdefault(describe(without_seed(record.params)), []).append(history.curve(record.number, "loss"))
+    plot_losses(curves, folder.plot, f"{ledger.sweep.name}: training loss")
+    tracker.flush(wait_s, interrupted=status != "finished" or end is not None)
+    RunIds(ledger, tracker).note()
+    result, judgement = _judge(folder, ledger, history, judge, status, end)
+    write_text(folder.result, result.to_json())
+    ended_by = end.budget if end else {"finished": "trials"}.get(status, "none")
+    tags = {"steadysweep.ended_by": ended_by}
+    missing = tracker.close(MLFLOW_STATUS[status], [folder.plot, folder.result], wait_s, tags)
+    tracker.stop()
+    return result, judgement, missing
+
+
+def _judge(
+    folder: Folder, ledger: Ledger, history: History, judge: Judge, status: str, end: End | None
+) -> tuple[SweepResult, Judgement]:
+    judgement = judge(ledger.trials(), history)
+    verdict = judgement.verdict
+    if status == "interrupted":
+        done = sum(record.state not in ("running", "waiting") for record in judgement.trials)
+        verdict = f"Interrupted: {done} of {len(judgement.trials)} trials are done. So far: {verdict}"
+    if end is not None:
+        verdict = f"{verdict} {end.words}"
+    result = SweepResult(
+        name=ledger.sweep.name,
+        status=status,
+        task=ledger.sweep.task,
+        best=judgement.ranked[0] if judgement.ranked else None,
+        verdict=verdict,
+        tracking_uri=ledger.attribute("tracking_uri"),
+        mlflow_run_id=ledger.attribute("mlflow_run_id"),
+        trials=judgement.trials,
+        configurations=judgement.configurations,
+        ended_by=end.budget if end else None,
+        folder=folder.path,
+    )
+    return result, judgement
+
+
+def start_tracker(ledger: Ledger, history: History) -> Tracker:
+    """A tracker at work on all that the ledger knows: also on what an earlier driver could not send."""
+    tracker = Tracker(
+        ledger.attribute("tracking_uri"),
+        ledger.sweep,
+        ledger.attribute("sweep_id"),
+        history,
+        tags={**environment_tags(), **drift_tags(ledger.attribute("drift"))},
+        parent_run_id=ledger.attribute("mlflow_run_id"),
+        run_ids=ledger.mlflow_runs(),
+    )
+    tracker.start()
+    for record in ledger.trials():
+        tracker.update(record)
+    return tracker
+
+
+class RunIds:
+    """Writes the MLflow runs' names into the ledger as they become known."""
+
+    def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
+        self._ledger = ledger
+        self._tracker = tracker
+
+    def update(self, record: TrialRecord) -> None:
+        self.note()
+
+    def note(self) -> None:
+        known = self._ledger.mlflow_runs()
+        found = {**known, **self._tracker.run_ids()}
+        if found != known:
+            self._ledger.note("mlflow_runs", {str(number): run for number, run in found.items()})
+        if self._tracker.parent_run_id and not self._ledger.attribute("mlflow_run_id"):
+            self._ledger.note("mlflow_run_id", self._tracker.parent_run_id)
+
+
+def _import_ahead() -> None:
+    """Import what the end of a sweep needs while Ray starts; each import is cached for whoever comes next."""
+    with contextlib.suppress(ImportError):  # whoever needs it will say so
+        import_module("ray.tune")
+        import_client()
+        import_module("matplotlib.backends.backend_agg")

@@ -1,0 +1,280 @@
+"""Sweep -> Ray Tune -> what the ledger then says: thin adapters by which Tune asks the ledger what to do.
+
+Tune executes; it decides nothing and its own records are never read. Knows no MLflow and no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+# Tune reads these while it runs; the workers inherit them.
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # no CSV, JSON, TensorBoard beside MLflow
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # signals are ours: they checkpoint first
+os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1000000")  # its snapshots are never read
+os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")  # a failure stands in the answer and in MLflow
+os.environ.setdefault("TUNE_FORCE_TRIAL_CLEANUP_S", "1")  # a step that hangs does not keep the driver
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # a relative path in a task means what it says
+
+from ray import tune
+from ray.tune import Callback
+from ray.tune.search import Searcher
+
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder, attempt_folder
+from sweeps.record.trial import TrialRecord
+from sweeps.running.account import Account
+from sweeps.running.failures import Failure, Refused, classify, may_try_again
+from sweeps.running.keeper import RecordKeeper, StaysHere
+from sweeps.running.placement import Placement
+from sweeps.running.signals import Interruption
+from sweeps.running.work import Work
+from sweeps.searching.proposals import SpaceExhausted
+from trainable.trial import Trial
+
+
+class Watcher(Protocol):
+    """Whoever is told how trials stand: MLflow, the live table. Must not block and not raise."""
+
+    def update(self, record: TrialRecord) -> None: ...
+
+
+def run_trials(
+    folder: Folder,
+    ledger: Ledger,
+    history: History,
+    placement: Placement,
+    watchers: list[Watcher],
+    interruption: Interruption,
+    *,
+    retries: int,
+    account: Account,
+    more: Callable[[], list[int]],
+) -> Failure | None:
+    """Run all trials of the ledger that are not finished. Returns when they are, or after an interruption.
+
+    account: says when the sweep has spent its budget; trials then stop, `account.end` says which it was.
+    more: asked once all have ended; the trials whose numbers it gives are run too, by the same actors.
+    The caller has connected to Ray. A trial that fails is a record in the ledger, not an exception; it is tried
+    again `retries` times where its own code raised. When the first trials all fail in one way, that is returned.
+    Raises Refused where the task cannot be trained at all: then no trial has made a step.
+    """
+    trials = ledger.trials()
+    # Interrupted ones first: theirs is the work that is already paid for.
+    waiting = [record.number for state in ("running", "waiting") for record in trials if record.state == state]
+    waiting = waiting or more()
+    if not waiting or account.is_used_up(0):
+        return None
+    interruption.trials_run(folder.stop_file)
+
+    def tell(number: int) -> None:
+        record = ledger.trial(number)
+        for watcher in watchers:
+            watcher.update(record)
+
+    ended_well = sum(record.state in ("complete", "pruned", "diverged") for record in trials)
+    work = Work(waiting, one_at_a_time=placement.first_alone, ended=[None] * ended_well)
+    keeper = RecordKeeper(ledger, history, interruption, account, tell)
+    tuner = tune.Tuner(
+        tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
+        tune_config=tune.TuneConfig(
+            search_alg=_Asker(folder, ledger, work, interruption, account, tell, more),
+            num_samples=-1,  # until the asker says that there is no more
+            max_concurrent_trials=placement.trials_at_once,
+            reuse_actors=True,
+            trial_dirname_creator=_folder_of,
+        ),
+        run_config=tune.RunConfig(
+            name=folder.trials.name,
+            storage_path=str(folder.path),
+            stop=keeper,
+            callbacks=[_Observer(folder, ledger, work, keeper, interruption, retries, tell)],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the trial asks for each itself
+            verbose=0,
+        ),
+    )
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
+    tuner.fit()
+    if work.refused is not None:
+        raise Refused(f"task {ledger.sweep.task!r} cannot be trained: {work.refused.reason}")
+    return work.all_fail_alike()
+
+
+def _folder_of(trial: Any) -> str:
+    return attempt_folder(trial.config["number"], trial.config["attempt"])
+
+
+class _Asker(StaysHere, Searcher):  # type: ignore[misc]
+    """Tune asks for the next trial: it is the next unfinished one of the ledger."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        ledger: Ledger,
+        work: Work,
+        interruption: Interruption,
+        account: Account,
+        tell: Callable[[int], None],
+        more: Callable[[], list[int]],
+    ) -> None:
+        super().__init__(metric="training_iteration", mode="max")  # Tune wants some; the ledger has its own
+        self._more = more
+        self._folder = folder
+        self._ledger = ledger
+        self._work = work
+        self._interruption = interruption
+        self._account = account
+        self._tell = tell
+        self._asked = False
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._interruption.stopping_since is not None:
+            return None
+        if self._work.is_done():
+            self._work.waiting += self._more()
+        if self._account.is_used_up(len(self._work.running)):
+            self._interruption.stop_trials()
+            return None
+        record = self._begin_next()
+        if record is None:
+            return str(Searcher.FINISHED) if self._work.is_done() else None
+        number, checks = record.number, self._checks()
+        config, settings = self._ledger.sweep.trial_config(record.params)
+        self._tell(number)
+        return {
+            "number": number,
+            "attempt": record.attempts,
+            "task": self._ledger.sweep.task,
+            "task_settings": settings,
+            "train": config.to_dict(),
+            "checkpoints": self._folder.checkpoints(number),
+            "stacks": str(self._folder.stacks(number, record.attempts)),
+            "splits_file": str(self._folder.splits),
+            "stop_file": str(self._folder.stop_file),
+            "max_seconds": self._account.budget.max_trial_s,
+            "checks": checks,
+        }
+
+    def _begin_next(self) -> TrialRecord | None:
+        """The next trial, running from now on; None where there is none now, or the space has no more."""
+        while (number := self._work.next()) is not None:
+            try:
+                record = self._ledger.begin(number)
+            except SpaceExhausted:
+                self._work.running.discard(number)
+                self._work.waiting.clear()
+                return None
+            if record.state == "running":
+                return record
+            self._work.running.discard(number)  # a repetition of what was pruned: it ended as it began
+            self._tell(number)
+        return None
+
+    def _checks(self) -> dict[str, Any] | None:
+        """What the first trial is to ask before it trains, if nobody has asked before.
+
+        With what all trials share and not with its own parameters, which may be bad ones.
+        """
+        if self._asked or self._folder.checks.exists():
+            return None
+        self._asked = True
+        sweep, targets = self._ledger.sweep, self._account.budget.metrics
+        return {
+            "file": str(self._folder.checks),
+            "train": sweep.train.to_dict(),
+            "metrics": [*sweep.named_metrics, *targets],
+        }
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        pass  # the record keeper has seen it
+
+    def save(self, checkpoint_path: str) -> None:
+        pass  # nothing of Tune's is ever restored
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise NotImplementedError("a sweep goes on from its ledger")
+
+
+class _Observer(StaysHere, Callback):  # type: ignore[misc]
+    """Told by Tune when a trial ends or fails."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        ledger: Ledger,
+        work: Work,
+        keeper: RecordKeeper,
+        interruption: Interruption,
+        retries: int,
+        tell: Callable[[int], None],
+    ) -> None:
+        self._folder = folder
+        self._retries = retries
+        self._ledger = ledger
+        self._work = work
+        self._keeper = keeper
+        self._interruption = interruption
+        self._tell = tell
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self._keeper.running = trials
+        self._interruption.claim()  # Tune has its own handler of SIGUSR1
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._work.training_since = time.monotonic()
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        number = trial.config["number"]
+        record = self._ledger.trial(number)
+        if record.state == "failed":  # it ended without a word on what it was asked for
+            self._end(number, Failure("exception", record.reason or "no message"))
+        elif record.state == "running":  # interrupted
+            self._work.running.discard(number)
+        else:
+            self._end(number, None)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        stacks = self._folder.stacks(trial.config["number"], trial.config["attempt"])
+        text = _text_of(Path(trial.error_file)) if trial.error_file else ""
+        self._fail(trial, classify(text or "no message", _text_of(stacks)))
+
+    def _fail(self, trial: Any, failure: Failure) -> None:
+        """Write the failure down first, and then see whether the trial is tried again."""
+        number = trial.config["number"]
+        if failure.kind == "refused":
+            self._work.refused = failure
+            self._work.running.discard(number)
+            if self._interruption.stopping_since is None:
+                self._interruption.stop_trials()
+            return
+        if self._interruption.stopping_since is not None and failure.kind == "infrastructure":
+            self._work.running.discard(number)  # ended by us: it did not stop in time
+            return
+        failures = self._ledger.note_failure(number, failure.kind, failure.line)
+        if may_try_again(failures, self._retries):
+            self._work.put_back(number, alone=failure.kind == "out of memory")
+        else:
+            self._ledger.finish(number, "failed", reason=failure.reason)
+            self._end(number, failure)
+        self._tell(number)
+
+    def _end(self, number: int, failure: Failure | None) -> None:
+        self._work.end(number, failure)
+        alike = self._work.all_fail_alike()
+        if alike is not None and self._interruption.stopping_since is None:
+            self._interruption.say(f"the first trials all failed alike ({alike}): the others are not begun")
+            self._interruption.stop_trials()
+
+
+def _text_of(path: Path) -> str:
+    """What is in a file, nothing if it is gone: the trial's process may take it away at this very moment."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""A search: Optuna's samplers and pruners for one proposal at a time, objectives and limits, its answer."""

@@ -1,0 +1,1 @@
+"""MLflow, brought up to date from one thread of the driver."""

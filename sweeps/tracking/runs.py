@@ -1,0 +1,306 @@
+"""The MLflow runs of one sweep: each is found or made, asked what it has, and brought up to date by the rest.
+
+Every call may fail and is made again by whoever holds this; nothing is doubled by it. Knows no threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeps.record.drift import TAG as DRIFT_TAG
+from sweeps.record.history import History
+from sweeps.record.trial import TERMINAL, TrialRecord
+from sweeps.sweep import Sweep, describe
+from sweeps.tracking.spelling import params_of, points, renamed, shared_params, spelled, value_text
+from trainable.crashpoint import crash_point
+
+EXPERIMENT = "steadysweep"
+BATCH = 1000  # metrics that MLflow takes in one call
+STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "KILLED", "failed": "FAILED"}
+WHOLE_TAG = "steadysweep.whole"
+
+
+def import_client() -> Any:
+    """MLflow's client class, told how to behave: it reads these settings when it is imported."""
+    # It would otherwise retry for minutes inside one call; the retrying is done here.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout belongs to the answer
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient
+
+
+@dataclass
+class _Shown:
+    """What MLflow has of one trial, as far as it is known."""
+
+    run_id: str | None = None
+    adopted: bool = False  # it exists, it has its params, and `steps` is what it said
+    whole: bool = False  # its files are there
+    steps: set[int] = field(default_factory=set)  # of the reports that are there
+    tags: dict[str, str] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)
+    status: str | None = None
+
+
+class Runs:
+    """One parent run for the sweep and one child run for each trial, for life."""
+
+    def __init__(
+        self,
+        uri: str,
+        sweep: Sweep,
+        sweep_id: str,
+        history: History,
+        *,
+        tags: Mapping[str, str],
+        parent_run_id: str | None,
+        run_ids: Mapping[int, str],
+    ) -> None:
+        self.uri = uri
+        self.parent_run_id = parent_run_id
+        self.sent: dict[int, int] = {}
+        self._sweep = sweep
+        self._sweep_id = sweep_id
+        self._history = history
+        self._tags = dict(tags)
+        self._shown = {number: _Shown(run_id) for number, run_id in run_ids.items()}
+        self._opened = False
+        self._client: Any = None
+
+    def redefine(self, sweep: Sweep) -> None:
+        """The sweep has grown; what the parent run says of it follows with the next `open`."""
+        self._sweep, self._opened = sweep, False
+
+    def known(self) -> dict[int, str]:
+        """The run of each trial that has one."""
+        return {number: shown.run_id for number, shown in list(self._shown.items()) if shown.run_id}
+
+    def open(self) -> None:
+        """Find or make the experiment and the parent run. Cheap once it has gone well."""
+        if self._opened:
+            return
+        if self._client is None:
+            _make_database(self.uri, f"{self._sweep_id}.part")
+            self._client = import_client()(tracking_uri=self.uri)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None:
+            self._experiment_id = experiment.experiment_id
+        else:
+            location = None
+            if self.uri.startswith("sqlite:///"):  # beside the database; MLflow's default is the folder of the moment
+                location = (Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
+            self._experiment_id = self._client.create_experiment(name, artifact_location=location)
+        fingerprint = {"steadysweep.fingerprint": self._sweep.fingerprint()}
+        run = self._existing(self.parent_run_id) or self._find_or_create(
+            self._sweep.name, {"steadysweep.role": "sweep", **self._tags}
+        )
+        run_id = str(run.info.run_id)
+        self._log_params(run, shared_params(self._sweep), "sweep.json")
+        if run.data.tags.get("steadysweep.fingerprint") != fingerprint["steadysweep.fingerprint"]:
+            self._client.log_dict(run_id, self._sweep.to_dict(), "sweep.json")
+            self._log_tags(run_id, fingerprint)
+        if DRIFT_TAG in self._tags:
+            self._log_tags(run_id, {DRIFT_TAG: self._tags[DRIFT_TAG]})
+        self.parent_run_id = run_id  # known from here on: a crash before finds the run and completes it
+        self._client.update_run(run_id, status="RUNNING")
+        self._opened = True
+
+    def end(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str]) -> None:
+        """End the parent run, with these files and tags."""
+        assert self.parent_run_id is not None
+        self._log_tags(self.parent_run_id, tags)
+        self._client.set_terminated(self.parent_run_id, status)
+        for path in artifacts:
+            self._client.log_artifact(self.parent_run_id, str(path))
+
+    def discard(self) -> None:
+        """Delete the runs, where none of them has a report."""
+        if not self.sent:
+            for run_id in [*self.known().values(), self.parent_run_id]:
+                if run_id is not None:
+                    self._client.delete_run(run_id)
+
+    def show(self, record: TrialRecord, *, interrupted: bool) -> None:
+        """Bring the trial's run up to date."""
+        if record.state == "waiting":
+            return
+        shown = self._shown.setdefault(record.number, _Shown())
+        try:
+            self._show(shown, record, interrupted)
+        except Exception as error:
+            if _is_gone(error):  # the store is another one, or somebody tidied up: all of it is sent again
+                self._shown[record.number] = _Shown()
+                self._opened = False
+            raise
+
+    def _show(self, shown: _Shown, record: TrialRecord, interrupted: bool) -> None:
+        params: dict[str, Any] = {}
+        if not (shown.adopted and shown.whole):
+            params = params_of(self._sweep.task, *self._sweep.trial_config(record.params))
+        if not shown.adopted:
+            self._adopt(shown, record, params)
+        assert shown.run_id is not None
+        self._send_reports(shown, record.number)
+        self._set_tags(shown, record)
+        status = STATUS.get(record.state, "RUNNING")
+        if record.state == "running" and interrupted:
+            status = "KILLED"
+        if status != shown.status:
+            if status == "RUNNING":
+                self._client.update_run(shown.run_id, status=status)
+            else:
+                self._client.set_terminated(shown.run_id, status)
+            shown.status = status
+        # The files last: where they go may be another place, which may be full or read-only.
+        files = {} if shown.whole else {"config.json": json.dumps(params, indent=2, default=str)}
+        if record.state == "failed" and record.reason:
+            files["failure.txt"] = record.reason
+        for name, text in files.items():
+            if name not in shown.files:
+                self._client.log_text(shown.run_id, text, name)
+                shown.files.add(name)
+        if not shown.whole:
+            self._log_tags(shown.run_id, {WHOLE_TAG: "true"})
+            shown.whole = True
+
+    def _adopt(self, shown: _Shown, record: TrialRecord, params: Mapping[str, Any]) -> None:
+        """Have a run for the trial, and know what is in it."""
+        tags = {
+            "steadysweep.role": "trial",
+            "steadysweep.trial": str(record.number),
+            "mlflow.parentRunId": str(self.parent_run_id),
+        }
+        name = value_text(f"{record.number:02d} {describe(record.params)}")
+        run = self._existing(shown.run_id)
+        if run is None:
+            run = self._find_or_create(name, {**tags, **self._tags})
+        shown.run_id = str(run.info.run_id)
+        self._log_params(run, params, "config.json")
+        # The epoch is the last point of each report.
+        history = self._client.get_metric_history(shown.run_id, "epoch") if "epoch" in run.data.metrics else []
+        shown.steps = {point.step for point in history}
+        shown.whole = WHOLE_TAG in run.data.tags
+        shown.adopted = True
+
+    def _existing(self, run_id: str | None) -> Any:
+        """The run, or None where the store has none under that name, or only a deleted one."""
+        if run_id is None:
+            return None
+        try:
+            run = self._client.get_run(run_id)
+        except Exception as error:
+            if _is_gone(error):
+                return None
+            raise
+        return None if run.info.lifecycle_stage == "deleted" else run
+
+    def _find_or_create(self, run_name: str, tags: dict[str, str]) -> Any:
+        """The run with this role in this sweep. It is looked for first: a crash may have hidden its id from us."""
+        role: dict[str, str] = {key: tags[key] for key in ("steadysweep.role", "steadysweep.trial") if key in tags}
+        wanted = {"steadysweep.sweep_id": self._sweep_id} | role
+        query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in wanted.items())
+        found = self._client.search_runs([self._experiment_id], query, max_results=1)
+        if found:
+            return found[0]
+        tags = {**tags, "steadysweep.sweep_id": self._sweep_id, "steadysweep.sweep": self._sweep.name}
+        return self._client.create_run(self._experiment_id, run_name=run_name, tags=tags)
+
+    def _send_reports(self, shown: _Shown, number: int) -> None:
+        """Send the reports that the run lacks."""
+        from mlflow.entities import Metric
+
+        fresh = [report for report in self._history.reports(number) if report["step"] not in shown.steps]
+        # A point that is sent again, after half a report, has the same time, step and value: MLflow keeps one.
+        metrics = [Metric(name, value, time, step) for report in fresh for name, value, time, step in points(report)]
+        for start in range(0, len(metrics), BATCH):
+            batch = metrics[start : start + BATCH]
+            self._client.log_batch(shown.run_id, metrics=batch)
+            crash_point("ship")
+            self.sent[number] = self.sent.get(number, 0) + len(batch)
+        names = {name for report in fresh for name in (*report["metrics"], *report["curves"])}
+        new = {key: value for key, value in _name_tags(names).items() if shown.tags.get(key) != value}
+        self._log_tags(shown.run_id, new)
+        shown.tags |= new
+        shown.steps |= {report["step"] for report in fresh}
+
+    def _log_params(self, run: Any, params: Mapping[str, Any], whole_in: str) -> None:
+        """Log what the run lacks. What it has stays: MLflow refuses another value, so that becomes a tag."""
+        from mlflow.entities import Param
+
+        names = spelled(params)
+        texts = {names[name]: value_text(value, whole_in) for name, value in params.items()}
+        present = run.data.params
+        missing = [Param(name, text) for name, text in texts.items() if name not in present]
+        for start in range(0, len(missing), 100):
+            self._client.log_batch(run.info.run_id, params=missing[start : start + 100])
+        changed = {f"steadysweep.now.{name}": text for name, text in texts.items() if present.get(name, text) != text}
+        known = run.data.tags
+        tags = {key: text for key, text in {**_name_tags(params), **changed}.items() if known.get(key) != text}
+        self._log_tags(run.info.run_id, tags)
+
+    def _set_tags(self, shown: _Shown, record: TrialRecord) -> None:
+        wanted = {
+            "steadysweep.state": record.state,
+            "steadysweep.attempts": str(record.attempts),
+            **{f"steadysweep.{name}": value_text(value) for name, value in record.notes.items()},
+        }
+        if record.state == "diverged":
+            wanted["diverged"] = "true"
+        if record.state == "pruned":
+            wanted["pruned"] = "true"
+        if record.state == "running" and DRIFT_TAG in self._tags:
+            wanted[DRIFT_TAG] = self._tags[DRIFT_TAG]
+        if record.state in TERMINAL and (record.reason or record.failures):  # also to take an old one back
+            wanted["steadysweep.reason"] = (record.reason or "none").strip().splitlines()[-1][:500]
+        if record.weights_sha256:
+            wanted["steadysweep.weights_sha256"] = record.weights_sha256
+        changed = {key: value for key, value in wanted.items() if shown.tags.get(key) != value}
+        self._log_tags(shown.run_id, changed)
+        shown.tags |= changed
+
+    def _log_tags(self, run_id: str | None, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        entries = [RunTag(key, value) for key, value in tags.items()]
+        for start in range(0, len(entries), 100):
+            self._client.log_batch(run_id, tags=entries[start : start + 100])
+
+
+def _name_tags(names: Any) -> dict[str, str]:
+    """A tag with the original of each name that MLflow has under another."""
+    return {f"steadysweep.name.{name}": value_text(original) for name, original in renamed(names).items()}
+
+
+def _is_gone(error: Exception) -> bool:
+    return getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
+
+
+def _make_database(uri: str, suffix: str) -> None:
+    """Make an SQLite store that is not there yet, beside, and put it in place when it is whole.
+
+    MLflow makes its tables one by one: a database in which it was killed meanwhile stays unusable for ever.
+    """
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or path.exists():
+        return
+    beside = path.with_name(f"{path.name}.{suffix}")  # this sweep's own, and a sweep has one driver
+    for leftover in (beside, beside.with_name(f"{beside.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    import_client()(tracking_uri=f"sqlite:///{beside}").search_experiments(max_results=1)
+    try:
+        os.link(beside, path)
+    except FileExistsError:  # another sweep was faster
+        pass
+    except OSError:  # no hard links here
+        os.replace(beside, path)
+    beside.unlink(missing_ok=True)
