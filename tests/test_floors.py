@@ -25,7 +25,14 @@ FLOORS = [
     | {"sweeps.answers.seeds", "sweeps.lr.descent", "sweeps.lr.finder", "sweeps.searching.files", "sweeps.cli"},
     {"sweeps.sweep", "sweeps.spaces", "sweeps.record", "sweeps.searching", "sweeps.tracking.spelling"}
     | {"sweeps.running.placement", "sweeps.running.signals", "sweeps.running.failures", "sweeps.running.work"},
-    {"sweeps.answers.statistics", "sweeps.lr.ranges", "sweeps.running.doors", "cluster.connect", "cluster.reaper"},
+    {
+        "sweeps.answers.statistics",
+        "sweeps.answers.diagnosis",
+        "sweeps.lr.ranges",
+        "sweeps.running.doors",
+        "cluster.connect",
+        "cluster.reaper",
+    },
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
     | {"trainable.lr_range_test", "trainable.probe", "trainable.inference"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"}
