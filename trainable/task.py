@@ -99,6 +99,18 @@ class Task(abc.ABC):
         """Sums over the batch that become means in evaluation, such as the number of hits."""
         return {}
 
+    def answers(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """What the outputs say and what is true, for a table of confusions ((N,) long each) or of errors ((N,) float
+        each, in the target's own unit); None where the task has neither. Guessed here from `batch[1]`."""
+        shape, truth = getattr(outputs, "shape", None), batch[1] if len(batch) > 1 else None
+        if shape is None or truth is None or truth.is_complex():
+            return None
+        if len(shape) == 2 and truth.ndim == 1 and not truth.is_floating_point():
+            return outputs.argmax(1), truth
+        if truth.is_floating_point() and shape == truth.shape and truth.numel() == len(truth):
+            return outputs.flatten(), truth.flatten()
+        return None
+
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         """A training batch, changed at random on its device; draws only from `generator`."""
         return batch

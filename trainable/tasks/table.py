@@ -102,9 +102,15 @@ class Table(Task):
     def metrics(self, outputs: Any, batch: tuple[Tensor, ...]) -> dict[str, torch.Tensor]:
         if not batch[1].is_floating_point():
             return {"accuracy": (outputs.argmax(1) == batch[1]).sum()}
-        centre, scale = batch[2].unbind(1)
-        errors = outputs.float() * scale + centre - batch[1]
+        answers, truth = self.answers(outputs, batch)
+        errors = answers - truth
         return {"mae": errors.abs().sum(), "mse": errors.square().sum()}
+
+    def answers(self, outputs: Any, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        if not batch[1].is_floating_point():
+            return outputs.argmax(1), batch[1]
+        centre, scale = batch[2].unbind(1)
+        return outputs.float() * scale + centre, batch[1]
 
     def _rows(self, seed: int) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
         """The file, and which of its rows are for what."""
