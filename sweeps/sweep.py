@@ -168,6 +168,11 @@ class Sweep:
         return self.metrics or ((self.metric, self.mode),)
 
     @property
+    def ranked_by(self) -> tuple[str, str] | None:
+        """What one state of a trial is better by than another: the metric and its mode; None of several objectives."""
+        return None if self.metrics else (self.metric, self.mode)
+
+    @property
     def named_metrics(self) -> tuple[str, ...]:
         """Every metric that the sweep optimizes or limits, each once."""
         return tuple(dict.fromkeys([*(name for name, _ in self.objectives), *self.constraints]))

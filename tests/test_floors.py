@@ -34,7 +34,7 @@ FLOORS = [
         "cluster.reaper",
     },
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
-    | {"trainable.lr_range_test", "trainable.probe", "trainable.inference"},
+    | {"trainable.lr_range_test", "trainable.probe", "trainable.inference", "trainable.release"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"}
     | {"trainable.latency"},
     {"trainable.state", "trainable.checkpoint", "trainable.saving", "trainable.data", "trainable.loader"}

@@ -25,19 +25,24 @@ def load_model(task: Task, folders: Iterable[Path], which: str = "best") -> nn.M
     Draws nothing from the caller's generators. Raises ValueError where there is no good checkpoint.
     """
     if which not in ("best", "last"):
-        raise ValueError(f"which={which!r} must be best (the checkpoint with the best val_loss) or last (the newest)")
+        raise ValueError(f"which={which!r} must be best (the checkpoint with the best validation) or last (the newest)")
     problems = []
-    for folder in _in_order(folders, which):
+    for folder in in_order(folders, which):
         try:
             saved = checkpoint.read(folder)
         except checkpoint.CheckpointError as error:
             problems.append(str(error))
             continue
-        with torch.random.fork_rng():
-            model = task.model()
-        load_strictly(model, weights_of(saved))
-        return model.eval()
+        return model_with(task, weights_of(saved))
     raise ValueError("there is no good checkpoint to load" + (f": {'; '.join(problems)}" if problems else ""))
+
+
+def model_with(task: Task, weights: dict[str, torch.Tensor]) -> nn.Module:
+    """A model of `task` with these weights, on the CPU and in eval(); draws nothing from the caller's generators."""
+    with torch.random.fork_rng():
+        model = task.model()
+    load_strictly(model, weights)
+    return model.eval()
 
 
 def weights_of(saved: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -46,8 +51,9 @@ def weights_of(saved: dict[str, Any]) -> dict[str, torch.Tensor]:
     return weights
 
 
-def _in_order(folders: Iterable[Path], which: str) -> list[Path]:
-    """The checkpoints there are, the wanted one first."""
+def in_order(folders: Iterable[Path], which: str) -> list[Path]:
+    """The checkpoints there are, the wanted one first. What is best was said when they were written: it is what the
+    sweep ranks by, see `saving.score_of`."""
     manifests: dict[Path, dict[str, Any]] = {}
     for folder in folders:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ from trainable.plain import plain
 
 NUM_NEWEST = 2  # checkpoints of a sweep's trial that are kept beside the best
 NAME = re.compile(r"step-\d{8,}(\.\d+)?")
+
+
+def score_of(metrics: Mapping[str, float], ranked_by: tuple[str, str] | None) -> float | None:
+    """How good a run is by the metrics of a report, less is better; None where it was not evaluated.
+
+    ranked_by: (metric, "min" or "max") of whoever compares runs. What is no val metric says nothing of one state among
+    others (seconds, sizes): then, as for None, it is val_loss.
+    """
+    name, mode = ranked_by if ranked_by is not None and ranked_by[0].startswith("val_") else ("val_loss", "min")
+    value = metrics.get(name)
+    return value if value is None or mode == "min" else -value
 
 
 class HostCopy:

@@ -150,14 +150,8 @@ class TrainState:
             part.load(saved[name])
 
     def weights_sha256(self) -> str:
-        """sha256 over names, dtypes, shapes and bytes of the model's state, so results compare to the bit."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            tensor = tensor.detach().cpu().contiguous()
-            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            if tensor.numel():  # its memory as it stands: numpy, which torch does not need, is not needed here either
-                digest.update((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))
-        return digest.hexdigest()
+        """See `weights_sha256`."""
+        return weights_sha256(self.model)
 
     def _save_optimizer(self) -> dict[str, Any]:
         return {"name": self.config.optimizer, "state": named_state(self.optimizer, self.model)}
@@ -190,6 +184,17 @@ class TrainState:
         else:
             warnings.warn("the checkpoint has no average of weights; the average starts from its weights", stacklevel=2)
             load_strictly(self.average.model, self.model.state_dict())
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """sha256 over names, dtypes, shapes and bytes of the model's state, so results compare to the bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        tensor = tensor.detach().cpu().contiguous()
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        if tensor.numel():  # its memory as it stands: numpy, which torch does not need, is not needed here either
+            digest.update((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))
+    return digest.hexdigest()
 
 
 def load_strictly(module: nn.Module, saved: dict[str, Tensor]) -> None:

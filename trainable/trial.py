@@ -38,7 +38,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     a dict), `stacks` (the file where an attempt that hangs writes them down), `checkpoints` (a glob pattern of
     this trial's checkpoint folders: the newest good one is gone on from), `splits_file` (written once: which
     samples are for what), `stop_file` (its existence asks the trial to stop at the current step),
-    `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit), `checks`
+    `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit), `ranked_by` (what
+    decides which checkpoint is the best, see `saving.score_of`), `checks`
     (None, or a file, a TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
     """
 
@@ -52,6 +53,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._asked_at = 0.0
         self._watchdog: Watchdog | None = None
         self._score: float | None = None  # of the state as it is now: less is better
+        self._ranked_by: tuple[str, str] | None = config["ranked_by"]
         train = TrainConfig.from_dict(config["train"])
         self._watchdog = Watchdog(Path(config["stacks"]), train.stall_s)
         task = load_task(config["task"], config["task_settings"])
@@ -88,7 +90,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._step_began, self._out_of_time = time.monotonic(), False
         with self._watchdog.watching():
             report = loop.advance(self._run, self._should_stop)
-        self._score = None if report is None else report.metrics.get("val_loss")
+        self._score = None if report is None else saving.score_of(report.metrics, self._ranked_by)
         if report is None:
             said = {"number": self._number, "report": "null", "out_of_time": self._out_of_time}
             return {**said, DONE: False, SHOULD_CHECKPOINT: True}

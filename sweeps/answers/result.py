@@ -67,8 +67,9 @@ class SweepResult:
         return {path.stem: path for path in sorted(self.folder.glob("*.png"))}
 
     def load_best(self, which: Literal["best", "last"] = "best", *, trial: int | None = None) -> nn.Module:
-        """The winner's model, on the CPU and in eval(), ready for inference: of its checkpoint with the best val_loss,
-        or of its last one; with the average of weights where one was kept. trial: another one's than the winner's.
+        """The winner's model, on the CPU and in eval(), ready for inference: of its checkpoint with the best value
+        of what the sweep ranks by (val_loss, where that is no val metric), or of its last one; with the average of
+        weights where one was kept. trial: another one's than the winner's.
 
         Raises ValueError where there is none, or its checkpoints are gone.
         """

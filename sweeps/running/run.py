@@ -158,6 +158,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
             "splits_file": str(self._folder.splits),
             "stop_file": str(self._folder.stop_file),
             "max_seconds": self._account.budget.max_trial_s,
+            "ranked_by": self._ledger.sweep.ranked_by,
             "checks": checks,
         }
 
