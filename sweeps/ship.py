@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeps.cli import Parser, fail
-from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, checked_results, existing_sweep
 from sweeps.record.trial import TERMINAL
@@ -55,7 +54,7 @@ def ship(folder: Folder, uri: str | None = None) -> tuple[str, str | None]:
     try:
         uri = uri or present_store(folder, ledger)
         settle(folder, ledger, uri)
-        tracker = start_tracker(ledger, History(folder.history))
+        tracker = start_tracker(ledger, folder)
         unfinished = any(record.state not in TERMINAL for record in ledger.trials())
         before = -1
         while tracker.pending() and (sent := sum(tracker.sent().values())) > before:

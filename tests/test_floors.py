@@ -21,6 +21,7 @@ FLOORS = [
     {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper"}
     | {"sweeps.running.progress", "sweeps.running.budget", "sweeps.running.account"}
     | {"sweeps.tracking.tracker", "sweeps.tracking.runs", "sweeps.tracking.moved"}
+    | {"sweeps.tracking.tags", "sweeps.tracking.files", "sweeps.tracking.dataset", "sweeps.tracking.client"}
     | {"sweeps.answers.tables", "sweeps.answers.overview", "sweeps.answers.result", "sweeps.answers.remarks"}
     | {"sweeps.answers.seeds", "sweeps.lr.descent", "sweeps.lr.finder", "sweeps.searching.files", "sweeps.cli"},
     {"sweeps.sweep", "sweeps.spaces", "sweeps.record", "sweeps.searching", "sweeps.tracking.spelling"}
@@ -51,7 +52,7 @@ PLACES = {
     | {"sweeps.running.run"}
     | {"sweeps.spaces.draw", "sweeps.spaces.function", "sweeps.searching.samplers", "sweeps.searching.proposals"}
     | {"sweeps.searching.beginnings", "sweeps.searching.outcomes", "sweeps.searching.pruners"},
-    "mlflow": {"sweeps.tracking.runs", "sweeps.accept"},
+    "mlflow": {"sweeps.tracking.runs", "sweeps.tracking.client", "sweeps.tracking.dataset", "sweeps.accept"},
     "rich": {"sweeps.api", "sweeps.lr_scan", "sweeps.search", "sweeps.show", "sweeps.__main__", "sweeps.command"}
     | {"sweeps.running.progress", "sweeps.running.conduct", "sweeps.running.plan", "sweeps.answers.tables"}
     | {"trainable.single.console"},

@@ -52,6 +52,37 @@ class History:
         return joined_curve(self.reports(number), name)
 
 
+class Follower:
+    """Reads one trial's file on from where it last was: whoever follows a long trial does not read it all each time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self._seen: set[int] = set()
+
+    def fresh(self) -> list[dict[str, Any]]:
+        """The reports that came since it was last asked, each once."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        whole, newline, _torn = text.rpartition(b"\n")
+        self._position += len(whole) + len(newline)  # what is left may be half a line, under way
+        found = []
+        for line in whole.splitlines():
+            try:
+                record = json.loads(line)
+                number = int(record["report"])
+            except (ValueError, KeyError, TypeError):
+                continue  # torn by a crash
+            if number not in self._seen:
+                self._seen.add(number)
+                found.append(record)
+        return found
+
+
 def joined_curve(reports: Iterable[dict[str, Any]], name: str) -> list[float]:
     return [value for report in reports for value in report["curves"][name]]
 

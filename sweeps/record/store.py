@@ -82,6 +82,10 @@ class Folder:
         present = {path.name for path in self.path.iterdir()}
         return "lock" not in present or not present <= unborn
 
+    def log(self, number: int) -> Path:
+        """What the process of a trial printed while it trained it, in all attempts."""
+        return self.path / "logs" / f"{number:05d}.txt"
+
     def stacks(self, number: int, attempt: int) -> Path:
         """What every thread of an attempt did when it was ended for making no progress."""
         return self.trials / attempt_folder(number, attempt) / "stacks.txt"

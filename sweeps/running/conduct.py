@@ -168,7 +168,7 @@ def _run(
     from sweeps.running.run import Watcher, run_trials  # here: it brings Ray Tune, which is imported meanwhile
 
     history = History(folder.history)
-    tracker = start_tracker(ledger, history)
+    tracker = start_tracker(ledger, folder)
     status, alike = "failed", None
 
     def answer() -> tuple[SweepResult, Judgement, str | None]:
@@ -280,13 +280,13 @@ def _judge(
     return result, judgement
 
 
-def start_tracker(ledger: Ledger, history: History) -> Tracker:
+def start_tracker(ledger: Ledger, folder: Folder) -> Tracker:
     """A tracker at work on all that the ledger knows: also on what an earlier driver could not send."""
     tracker = Tracker(
         ledger.attribute("tracking_uri"),
         ledger.sweep,
         ledger.attribute("sweep_id"),
-        history,
+        folder,
         tags={**environment_tags(), **drift_tags(ledger.attribute("drift"))},
         parent_run_id=ledger.attribute("mlflow_run_id"),
         run_ids=ledger.mlflow_runs(),

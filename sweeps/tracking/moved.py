@@ -13,8 +13,7 @@ from pathlib import Path
 
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
-
-SQLITE = "sqlite:///"
+from sweeps.tracking.client import SQLITE
 
 
 def present_store(folder: Folder, ledger: Ledger) -> str:

@@ -13,29 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.record.drift import TAG as DRIFT_TAG
-from sweeps.record.history import History
+from sweeps.record.history import Follower, History
+from sweeps.record.store import Folder
 from sweeps.record.trial import TERMINAL, TrialRecord
 from sweeps.sweep import Sweep, describe
-from sweeps.tracking.spelling import params_of, points, renamed, shared_params, spelled, value_text
+from sweeps.tracking.client import artifacts_beside, import_client, is_gone, make_database
+from sweeps.tracking.dataset import dataset_of
+from sweeps.tracking.files import CONFIG, files_of, sha256_of, sha256_tag
+from sweeps.tracking.spelling import params_of, points, shared_params, spelled, value_text
+from sweeps.tracking.tags import definition_tags, diagnosis_tags, name_tags, trial_tags
+from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
 
 EXPERIMENT = "steadysweep"
 BATCH = 1000  # metrics that MLflow takes in one call
 STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "KILLED", "failed": "FAILED"}
-WHOLE_TAG = "steadysweep.whole"
-
-
-def import_client() -> Any:
-    """MLflow's client class, told how to behave: it reads these settings when it is imported."""
-    # It would otherwise retry for minutes inside one call; the retrying is done here.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout belongs to the answer
-    from mlflow.tracking import MlflowClient
-
-    return MlflowClient
 
 
 @dataclass
@@ -43,12 +35,14 @@ class _Shown:
     """What MLflow has of one trial, as far as it is known."""
 
     run_id: str | None = None
-    adopted: bool = False  # it exists, it has its params, and `steps` is what it said
-    whole: bool = False  # its files are there
+    adopted: bool = False  # it exists, it has its params, and what follows is what it said
     steps: set[int] = field(default_factory=set)  # of the reports that are there
     tags: dict[str, str] = field(default_factory=dict)
-    files: set[str] = field(default_factory=set)
+    datasets: set[str] = field(default_factory=set)  # their digests
     status: str | None = None
+    definition: tuple[TrainConfig, dict[str, Any]] | None = None  # the trial's, which it takes the task to read
+    follower: Follower | None = None  # of its reports; None: they are read from the first one on
+    diagnosed: int = -1  # by how many reports
 
 
 class Runs:
@@ -59,7 +53,7 @@ class Runs:
         uri: str,
         sweep: Sweep,
         sweep_id: str,
-        history: History,
+        folder: Folder,
         *,
         tags: Mapping[str, str],
         parent_run_id: str | None,
@@ -70,9 +64,11 @@ class Runs:
         self.sent: dict[int, int] = {}
         self._sweep = sweep
         self._sweep_id = sweep_id
-        self._history = history
+        self._folder = folder
+        self._history = History(folder.history)
         self._tags = dict(tags)
         self._shown = {number: _Shown(run_id) for number, run_id in run_ids.items()}
+        self._parent_datasets: set[str] = set()
         self._opened = False
         self._client: Any = None
 
@@ -89,17 +85,14 @@ class Runs:
         if self._opened:
             return
         if self._client is None:
-            _make_database(self.uri, f"{self._sweep_id}.part")
+            make_database(self.uri, f"{self._sweep_id}.part")
             self._client = import_client()(tracking_uri=self.uri)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         experiment = self._client.get_experiment_by_name(name)
         if experiment is not None:
             self._experiment_id = experiment.experiment_id
         else:
-            location = None
-            if self.uri.startswith("sqlite:///"):  # beside the database; MLflow's default is the folder of the moment
-                location = (Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-            self._experiment_id = self._client.create_experiment(name, artifact_location=location)
+            self._experiment_id = self._client.create_experiment(name, artifact_location=artifacts_beside(self.uri))
         fingerprint = {"steadysweep.fingerprint": self._sweep.fingerprint()}
         run = self._existing(self.parent_run_id) or self._find_or_create(
             self._sweep.name, {"steadysweep.role": "sweep", **self._tags}
@@ -138,23 +131,27 @@ class Runs:
         try:
             self._show(shown, record, interrupted)
         except Exception as error:
-            if _is_gone(error):  # the store is another one, or somebody tidied up: all of it is sent again
+            shown.follower = None  # what it gave out may not have been sent
+            if is_gone(error):  # the store is another one, or somebody tidied up: all of it is sent again
                 self._shown[record.number] = _Shown()
                 self._opened = False
             raise
 
     def _show(self, shown: _Shown, record: TrialRecord, interrupted: bool) -> None:
-        params: dict[str, Any] = {}
-        if not (shown.adopted and shown.whole):
-            params = params_of(self._sweep.task, *self._sweep.trial_config(record.params))
+        if shown.definition is None:
+            shown.definition = self._sweep.trial_config(record.params)
+        config, settings = shown.definition
         if not shown.adopted:
-            self._adopt(shown, record, params)
+            self._adopt(shown, record, params_of(self._sweep.task, config, settings))
         assert shown.run_id is not None
         self._send_reports(shown, record.number)
-        self._set_tags(shown, record)
-        status = STATUS.get(record.state, "RUNNING")
-        if record.state == "running" and interrupted:
-            status = "KILLED"
+        self._name_data(shown, dataset_of(self._sweep.task, settings, record.notes))
+        tags = trial_tags(record, self._tags, compiled=config.compile)
+        if record.state in TERMINAL and shown.diagnosed != record.reports:
+            tags |= diagnosis_tags(record, self._history.reports(record.number))
+        self._log_new_tags(shown, tags)
+        shown.diagnosed = record.reports if record.state in TERMINAL else -1
+        status = STATUS.get(record.state, "KILLED" if interrupted else "RUNNING")
         if status != shown.status:
             if status == "RUNNING":
                 self._client.update_run(shown.run_id, status=status)
@@ -162,34 +159,33 @@ class Runs:
                 self._client.set_terminated(shown.run_id, status)
             shown.status = status
         # The files last: where they go may be another place, which may be full or read-only.
-        files = {} if shown.whole else {"config.json": json.dumps(params, indent=2, default=str)}
-        if record.state == "failed" and record.reason:
-            files["failure.txt"] = record.reason
-        for name, text in files.items():
-            if name not in shown.files:
-                self._client.log_text(shown.run_id, text, name)
-                shown.files.add(name)
-        if not shown.whole:
-            self._log_tags(shown.run_id, {WHOLE_TAG: "true"})
-            shown.whole = True
+        files = files_of(self._folder, record, at_rest=status != "RUNNING")
+        if sha256_tag(CONFIG) not in shown.tags:
+            files[CONFIG] = json.dumps(params_of(self._sweep.task, config, settings), indent=2, default=str)
+        self._send_files(shown, files)
 
     def _adopt(self, shown: _Shown, record: TrialRecord, params: Mapping[str, Any]) -> None:
         """Have a run for the trial, and know what is in it."""
+        assert shown.definition is not None
         tags = {
             "steadysweep.role": "trial",
             "steadysweep.trial": str(record.number),
             "mlflow.parentRunId": str(self.parent_run_id),
+            **definition_tags(shown.definition[0], self._sweep.fingerprint()),
         }
         name = value_text(f"{record.number:02d} {describe(record.params)}")
         run = self._existing(shown.run_id)
         if run is None:
             run = self._find_or_create(name, {**tags, **self._tags})
         shown.run_id = str(run.info.run_id)
-        self._log_params(run, params, "config.json")
+        self._log_params(run, params, CONFIG)
         # The epoch is the last point of each report.
         history = self._client.get_metric_history(shown.run_id, "epoch") if "epoch" in run.data.metrics else []
         shown.steps = {point.step for point in history}
-        shown.whole = WHOLE_TAG in run.data.tags
+        shown.tags = dict(run.data.tags)
+        shown.datasets = {entry.dataset.digest for entry in run.inputs.dataset_inputs} if run.inputs else set()
+        # As it was defined when it began; a run of an older version says nothing of that.
+        self._log_new_tags(shown, {key: value for key, value in tags.items() if key not in shown.tags})
         shown.adopted = True
 
     def _existing(self, run_id: str | None) -> Any:
@@ -199,7 +195,7 @@ class Runs:
         try:
             run = self._client.get_run(run_id)
         except Exception as error:
-            if _is_gone(error):
+            if is_gone(error):
                 return None
             raise
         return None if run.info.lifecycle_stage == "deleted" else run
@@ -219,7 +215,9 @@ class Runs:
         """Send the reports that the run lacks."""
         from mlflow.entities import Metric
 
-        fresh = [report for report in self._history.reports(number) if report["step"] not in shown.steps]
+        if shown.follower is None:
+            shown.follower = Follower(self._history.path(number))
+        fresh = [report for report in shown.follower.fresh() if report["step"] not in shown.steps]
         # A point that is sent again, after half a report, has the same time, step and value: MLflow keeps one.
         metrics = [Metric(name, value, time, step) for report in fresh for name, value, time, step in points(report)]
         for start in range(0, len(metrics), BATCH):
@@ -227,11 +225,34 @@ class Runs:
             self._client.log_batch(shown.run_id, metrics=batch)
             crash_point("ship")
             self.sent[number] = self.sent.get(number, 0) + len(batch)
-        names = {name for report in fresh for name in (*report["metrics"], *report["curves"])}
-        new = {key: value for key, value in _name_tags(names).items() if shown.tags.get(key) != value}
-        self._log_tags(shown.run_id, new)
-        shown.tags |= new
+        self._log_new_tags(
+            shown, name_tags({name for report in fresh for name in (*report["metrics"], *report["curves"])})
+        )
         shown.steps |= {report["step"] for report in fresh}
+
+    def _name_data(self, shown: _Shown, found: Any) -> None:
+        """Have the trial's run, and the sweep's, say what was trained on."""
+        if found is None:
+            return
+        digest = found.dataset.digest
+        for run_id, known in ((shown.run_id, shown.datasets), (self.parent_run_id, self._parent_datasets)):
+            if digest not in known:
+                self._client.log_inputs(run_id, [found])
+                known.add(digest)
+
+    def _send_files(self, shown: _Shown, files: Mapping[str, str]) -> None:
+        """Send those that the run has not, or has in another version. One that cannot be sent keeps no other back."""
+        problem: Exception | None = None
+        for name, text in files.items():
+            version = {sha256_tag(name): sha256_of(text)}
+            if not version.items() <= shown.tags.items():
+                try:
+                    self._client.log_text(shown.run_id, text, name)
+                    self._log_new_tags(shown, version)
+                except Exception as error:  # the edge to a foreign service
+                    problem = problem or error
+        if problem is not None:
+            raise problem
 
     def _log_params(self, run: Any, params: Mapping[str, Any], whole_in: str) -> None:
         """Log what the run lacks. What it has stays: MLflow refuses another value, so that becomes a tag."""
@@ -245,26 +266,12 @@ class Runs:
             self._client.log_batch(run.info.run_id, params=missing[start : start + 100])
         changed = {f"steadysweep.now.{name}": text for name, text in texts.items() if present.get(name, text) != text}
         known = run.data.tags
-        tags = {key: text for key, text in {**_name_tags(params), **changed}.items() if known.get(key) != text}
+        tags = {key: text for key, text in {**name_tags(params), **changed}.items() if known.get(key) != text}
         self._log_tags(run.info.run_id, tags)
 
-    def _set_tags(self, shown: _Shown, record: TrialRecord) -> None:
-        wanted = {
-            "steadysweep.state": record.state,
-            "steadysweep.attempts": str(record.attempts),
-            **{f"steadysweep.{name}": value_text(value) for name, value in record.notes.items()},
-        }
-        if record.state == "diverged":
-            wanted["diverged"] = "true"
-        if record.state == "pruned":
-            wanted["pruned"] = "true"
-        if record.state == "running" and DRIFT_TAG in self._tags:
-            wanted[DRIFT_TAG] = self._tags[DRIFT_TAG]
-        if record.state in TERMINAL and (record.reason or record.failures):  # also to take an old one back
-            wanted["steadysweep.reason"] = (record.reason or "none").strip().splitlines()[-1][:500]
-        if record.weights_sha256:
-            wanted["steadysweep.weights_sha256"] = record.weights_sha256
-        changed = {key: value for key, value in wanted.items() if shown.tags.get(key) != value}
+    def _log_new_tags(self, shown: _Shown, tags: Mapping[str, str]) -> None:
+        """Those that the trial's run has not."""
+        changed = {key: value for key, value in tags.items() if shown.tags.get(key) != value}
         self._log_tags(shown.run_id, changed)
         shown.tags |= changed
 
@@ -274,33 +281,3 @@ class Runs:
         entries = [RunTag(key, value) for key, value in tags.items()]
         for start in range(0, len(entries), 100):
             self._client.log_batch(run_id, tags=entries[start : start + 100])
-
-
-def _name_tags(names: Any) -> dict[str, str]:
-    """A tag with the original of each name that MLflow has under another."""
-    return {f"steadysweep.name.{name}": value_text(original) for name, original in renamed(names).items()}
-
-
-def _is_gone(error: Exception) -> bool:
-    return getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
-
-
-def _make_database(uri: str, suffix: str) -> None:
-    """Make an SQLite store that is not there yet, beside, and put it in place when it is whole.
-
-    MLflow makes its tables one by one: a database in which it was killed meanwhile stays unusable for ever.
-    """
-    path = Path(uri.removeprefix("sqlite:///"))
-    if not uri.startswith("sqlite:///") or path.exists():
-        return
-    beside = path.with_name(f"{path.name}.{suffix}")  # this sweep's own, and a sweep has one driver
-    for leftover in (beside, beside.with_name(f"{beside.name}-journal")):
-        leftover.unlink(missing_ok=True)
-    import_client()(tracking_uri=f"sqlite:///{beside}").search_experiments(max_results=1)
-    try:
-        os.link(beside, path)
-    except FileExistsError:  # another sweep was faster
-        pass
-    except OSError:  # no hard links here
-        os.replace(beside, path)
-    beside.unlink(missing_ok=True)

@@ -20,7 +20,8 @@ from trainable.task import load_task
 
 LONGEST_NAME = 200  # MLflow takes 250; the rest is for what goes before it in a tag's name
 LONGEST_VALUE = 5000  # characters; MLflow takes 6000 and cuts the rest off without a word
-MEASURED = ("num_params", "latency_ms")  # reports of older sweeps have none
+MEASURED = ("num_params", "latency_ms", "weight_norm")  # reports of older sweeps have none
+SYSTEM = "system/"  # what MLflow's pages show as system metrics begins with this
 REPORT_VALUES = ("samples_per_s", "data_wait_share", "peak_mem_gib", "epoch")  # epoch last: it says all are there
 
 
@@ -75,7 +76,9 @@ def points(report: Mapping[str, Any]) -> Iterator[tuple[str, float, int, int]]:
     """(name, value, time_ms, step) of a report, less what is no finite number: for that the run has the tag
     `diverged`. The last point is the `epoch`."""
     time_ms = int(report["time_ms"])
-    metrics = {**report["metrics"], **{key: report[key] for key in (*MEASURED, *REPORT_VALUES) if key in report}}
+    system = {f"{SYSTEM}{name}": value for name, value in report.get("system", {}).items()}
+    said = {key: report[key] for key in (*MEASURED, *REPORT_VALUES) if key in report}
+    metrics = {**report["metrics"], **system, **said}
     names = spelled([*report["curves"], *metrics])
     for name, values in report["curves"].items():
         for offset, value in enumerate(values):

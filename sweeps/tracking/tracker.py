@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
-from sweeps.record.history import History
-from sweeps.record.store import why_not_writable
+from sweeps.record.store import Folder, why_not_writable
 from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
+from sweeps.tracking.client import import_client as import_client
 from sweeps.tracking.runs import Runs
-from sweeps.tracking.runs import import_client as import_client
 
 RETRY_S = 2.0
 
@@ -69,7 +68,7 @@ class Tracker:
         uri: str,
         sweep: Sweep,
         sweep_id: str,
-        history: History,
+        folder: Folder,
         *,
         tags: Mapping[str, str],
         parent_run_id: str | None,
@@ -77,7 +76,7 @@ class Tracker:
     ) -> None:
         self.uri = uri
         self._name = sweep.name
-        self._runs = Runs(uri, sweep, sweep_id, history, tags=tags, parent_run_id=parent_run_id, run_ids=run_ids)
+        self._runs = Runs(uri, sweep, sweep_id, folder, tags=tags, parent_run_id=parent_run_id, run_ids=run_ids)
         self._wanted: dict[int, TrialRecord] = {}  # not shown yet
         self._last: dict[int, TrialRecord] = {}
         self._interrupted = False

@@ -15,6 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeps.record.history import History
+from sweeps.record.store import Folder
 from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
 from sweeps.tracking.tracker import Tracker, resolve_uri
@@ -138,7 +139,7 @@ def tracker_of(
     uri: str, sweep: Sweep, sweep_id: str, history: History, kind: type[Tracker] = Tracker, **known: Any
 ) -> Tracker:
     tracker = kind(
-        uri, sweep, sweep_id, history, tags={"steadysweep.version.x": "1"},
+        uri, sweep, sweep_id, Folder(history.path(0).parents[1]), tags={"steadysweep.version.x": "1"},
         parent_run_id=known.get("parent"), run_ids=known.get("runs", {}),
     )  # fmt: skip
     tracker.start()

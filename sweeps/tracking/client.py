@@ -1,0 +1,59 @@
+"""MLflow's client, told how to behave, and a database that appears only when it is whole.
+
+Knows nothing of sweeps.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+SQLITE = "sqlite:///"
+
+
+def import_client() -> Any:
+    """MLflow's client class, told how to behave: it reads these settings when it is imported."""
+    # It would otherwise retry for minutes inside one call; the retrying is done here.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout belongs to the answer
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether MLflow says that there is no such thing."""
+    return getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
+
+
+def artifacts_beside(uri: str) -> str | None:
+    """Where the artifacts of a database go: beside it. MLflow's own default is the folder of the moment; a server
+    knows a place itself (None)."""
+    if not uri.startswith(SQLITE):
+        return None
+    return (Path(uri.removeprefix(SQLITE)).parent / "mlartifacts").as_uri()
+
+
+def make_database(uri: str, suffix: str) -> None:
+    """Make an SQLite store that is not there yet, beside, and put it in place when it is whole.
+
+    MLflow makes its tables one by one: a database in which it was killed meanwhile stays unusable for ever.
+    """
+    path = Path(uri.removeprefix(SQLITE))
+    if not uri.startswith(SQLITE) or path.exists():
+        return
+    beside = path.with_name(f"{path.name}.{suffix}")  # this sweep's own, and a sweep has one driver
+    for leftover in (beside, beside.with_name(f"{beside.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    import_client()(tracking_uri=f"{SQLITE}{beside}").search_experiments(max_results=1)
+    try:
+        os.link(beside, path)
+    except FileExistsError:  # another sweep was faster
+        pass
+    except OSError:  # no hard links here
+        os.replace(beside, path)
+    beside.unlink(missing_ok=True)
