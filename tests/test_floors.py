@@ -44,7 +44,9 @@ FLOORS = [
     | {"trainable.vision", "trainable.tabular", "trainable.text", "trainable.mlp"},
     {"trainable.config", "trainable.task", "trainable.device", "trainable.seeding", "trainable.precision"}
     | {"trainable.declared", "trainable.settings", "trainable.plain", "trainable.files"}
-    | {"trainable.crashpoint", "trainable.watchdog", "trainable.limits"},
+    | {"trainable.crashpoint", "trainable.watchdog", "trainable.limits"}
+    | {"trainable.release.fresh", "trainable.release.columns", "trainable.release.holm"}
+    | {"trainable.system", "trainable.output"},
 ]
 PLACES = {
     "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"},
@@ -57,9 +59,10 @@ PLACES = {
     | {"sweeps.running.progress", "sweeps.running.conduct", "sweeps.running.plan", "sweeps.answers.tables"}
     | {"trainable.single.console"},
     "matplotlib": {"sweeps.answers.tables"},
-    "scipy": {"sweeps.answers.statistics"},
+    "scipy": {"sweeps.answers.statistics", "trainable.release.drift"},
     "sklearn": {"trainable.tasks.digits", "trainable.tabular.preparation"},
-    "pandas": {"sweeps.answers.result", "trainable.tabular.schema", "trainable.tabular.preparation"},
+    "pandas": {"sweeps.answers.result", "trainable.tabular.schema", "trainable.tabular.preparation"}
+    | {"trainable.tabular.arrived"},
     "torchvision": {"trainable.vision.official", "trainable.vision.folder", "trainable.vision.images"}
     | {"trainable.vision.backbone"},
     "PIL": {"trainable.vision.images"},

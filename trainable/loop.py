@@ -21,7 +21,7 @@ from trainable.device import Probe, choose_device, configure_backends
 from trainable.evaluation import evaluate as evaluate
 from trainable.interval import Interval
 from trainable.precision import choose_numerics
-from trainable.report import CURVES, data_wait_advice, divergence
+from trainable.report import CURVES, data_wait_advice, divergence, weight_norms
 from trainable.report import Report as Report
 from trainable.state import TrainState
 from trainable.step import take_step
@@ -57,7 +57,7 @@ def start(task: Task, config: TrainConfig, splits: Splits, probe: Probe | None =
         raise ValueError(f"the task has {num_train} train and {num_val} val samples; both need some")
     merge_single = has_batch_norm(state.model)
     sizes = step_sizes(num_train, config.batch_size, merge_single)
-    notes["train_samples"] = str(sum(sizes))
+    notes["train_samples"], notes["val_samples"] = str(sum(sizes)), str(num_val)
     if merge_single and num_train > config.batch_size > 1 and num_train % config.batch_size == 1:
         notes["merged_rest"] = "the one sample left over joins the last step of an epoch: BatchNorm needs two"
     if merge_single and config.micro_batch is not None and config.micro_batch < config.batch_size:
@@ -123,7 +123,8 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
     if advice := data_wait_advice(speeds["data_wait_share"], run.config.num_workers):
         run.notes["data_wait"] = advice
     progress.reports += 1
-    diverged = divergence(curves, state.trained, run.numerics.scaled, first_step)
+    largest_weight, weight_norm = weight_norms(state.trained)
+    diverged = divergence(curves, largest_weight, run.numerics.scaled, first_step)
     metrics: dict[str, float] = {}
     if diverged is None:
         metrics["train_loss"] = _mean(curves["loss"], weights)
@@ -136,9 +137,8 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
                 _remember_best(run, metrics["val_loss"])
         progress.finished = last or progress.finished
     progress.seconds += time.perf_counter() - began
-    return _report(
-        run, metrics, curves, first_step, done=progress.finished or diverged is not None, diverged=diverged, **speeds
-    )
+    done = progress.finished or diverged is not None
+    return _report(run, metrics, curves, first_step, done=done, diverged=diverged, weight_norm=weight_norm, **speeds)
 
 
 def _stream(batches: Batches, step: int) -> Iterator[Batch]:

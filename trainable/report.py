@@ -24,6 +24,7 @@ class Report:
     `curves`: one value a step of the interval, beginning with step `first_step` (counted from 0).
     `data_wait_share`: share of the training time in which the loop waited for data; on a GPU, which works on
     meanwhile, an upper bound of the device's own waiting.
+    `system`: how the machine was used meanwhile, see system.py; `weight_norm`: of all weights that are trained.
     `num_params`: parameters that are trained; `latency_ms`: of one sample, None where it was not asked for.
     """
 
@@ -44,9 +45,19 @@ class Report:
     num_params: int = 0
     latency_ms: float | None = None
     notes: dict[str, str] = field(default_factory=dict)
+    weight_norm: float | None = None
+    system: dict[str, float] = field(default_factory=dict)
 
 
-def divergence(curves: dict[str, list[float]], weights: list[Tensor], scaled: bool, first_step: int) -> str | None:
+def weight_norms(weights: list[Tensor]) -> tuple[float, float]:
+    """The largest magnitude among all weights, and their norm. Waits for the device once."""
+    detached = [weight.detach() for weight in weights]
+    largest, norm = (nn.utils.get_total_norm(detached, norm_type=order) for order in (torch.inf, 2.0))
+    found = torch.stack([largest, norm]).tolist()
+    return found[0], found[1]
+
+
+def divergence(curves: dict[str, list[float]], largest_weight: float, scaled: bool, first_step: int) -> str | None:
     """Why the run counts as diverged, or None. With a scaler, overflowing gradients are its daily work."""
     watched = {"loss": "the training loss"}
     if not scaled:
@@ -58,7 +69,7 @@ def divergence(curves: dict[str, list[float]], weights: list[Tensor], scaled: bo
     if scaled and curves["loss"] and not any(map(math.isfinite, curves["grad_norm"])):
         return f"no gradient was finite from step {first_step} on, at any loss scale; try precision=fp32 or bf16"
     # The last update of the interval has no loss after it yet, and its weights would go into a checkpoint.
-    if not math.isfinite(nn.utils.get_total_norm([weight.detach() for weight in weights], norm_type=torch.inf).item()):
+    if not math.isfinite(largest_weight):
         return f"a weight was no longer finite after step {first_step + len(curves['loss']) - 1}; try a smaller lr"
     return None
 

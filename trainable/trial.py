@@ -21,11 +21,13 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
 from trainable.files import write_text
+from trainable.output import Output
 from trainable.task import load_task
 from trainable.watchdog import FLOOR_S, Watchdog
 
 if TYPE_CHECKING:
     from trainable.loop import Training
+    from trainable.system import System
     from trainable.task import Splits, Task
 
 STOP_EVERY_S = 0.2  # between two looks for the stop file
@@ -34,19 +36,22 @@ STOP_EVERY_S = 0.2  # between two looks for the stop file
 class Trial(tune.Trainable):  # type: ignore[misc]
     """A training run that Tune can stop, save, load and give another configuration.
 
-    config: `number` (the trial's), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as
-    a dict), `stacks` (the file where an attempt that hangs writes them down), `checkpoints` (a glob pattern of
-    this trial's checkpoint folders: the newest good one is gone on from), `splits_file` (written once: which
-    samples are for what), `stop_file` (its existence asks the trial to stop at the current step),
-    `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit), `ranked_by` (what
-    decides which checkpoint is the best, see `saving.score_of`), `checks`
-    (None, or a file, a TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
+    config: `number` (the trial's), `attempt` (which of it), `log` (the file to which goes what it prints), `task` and
+    `task_settings` (see `load_task`), `train` (a TrainConfig as a dict), `stacks` (the file where an attempt that
+    hangs writes them down), `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is
+    gone on from), `splits_file` (written once: which samples are for what), `stop_file` (its existence asks the trial
+    to stop at the current step), `max_seconds` (of training, over all attempts, after which it stops for good; None:
+    no limit), `ranked_by` (what decides which checkpoint is the best, see `saving.score_of`), `checks` (None, or a
+    file, a TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
     """
 
     def setup(self, config: dict[str, Any]) -> None:
         from trainable import checkpoint, loop
+        from trainable.system import System
 
         self._number: int = config["number"]
+        self._system: System | None = None
+        self._output = Output(Path(config["log"]), _heading(config["attempt"]))
         self._stop_file = config["stop_file"]
         self._max_seconds: float | None = config["max_seconds"]
         self._step_began, self._out_of_time = 0.0, False
@@ -61,6 +66,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             with self._watchdog.watching(at_least_s=FLOOR_S):
                 _ask_before(task, **config["checks"])
         self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
+        self._system = System(self._run.numerics.device)
         self._run.notes["host"] = os.uname().nodename
         self._run.notes["data"] = _recorded(task, train.data_seed, config["splits_file"])
         self._checkpoints = config["checkpoints"]
@@ -87,9 +93,12 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         saving.thin_out(self._folders(), saving.NUM_NEWEST, self._verified)
         finished = self._run.state.progress.finished
         assert self._watchdog is not None
+        assert self._system is not None
+        self._system.begin()
         self._step_began, self._out_of_time = time.monotonic(), False
         with self._watchdog.watching():
             report = loop.advance(self._run, self._should_stop)
+        self._output.check()
         self._score = None if report is None else saving.score_of(report.metrics, self._ranked_by)
         if report is None:
             said = {"number": self._number, "report": "null", "out_of_time": self._out_of_time}
@@ -98,7 +107,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         # the trial. So a trial that counts as complete has its last checkpoint in the storage.
         return {
             "number": self._number,
-            "report": json.dumps(dataclasses.asdict(report)),  # as text: Tune would take a dict apart
+            # As text: Tune would take a dict apart.
+            "report": json.dumps({**dataclasses.asdict(report), "system": self._system.said()}),
             DONE: finished or report.diverged is not None,
             SHOULD_CHECKPOINT: not finished and report.diverged is None,
         }
@@ -131,6 +141,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if now - self._asked_at < STOP_EVERY_S:
             return False
         self._asked_at = now
+        self._output.check()
         if self._max_seconds is not None:
             self._out_of_time = self._run.state.progress.seconds + now - self._step_began >= self._max_seconds
         return self._out_of_time or os.path.exists(self._stop_file)
@@ -138,7 +149,16 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def cleanup(self) -> None:
         if self._watchdog is not None:
             self._watchdog.close()
+        if self._system is not None:
+            self._system.close()
         self._run.close()
+        self._output.close()
+
+
+def _heading(attempt: int) -> str:
+    """What stands above an attempt's own words in the trial's log."""
+    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return f"attempt {attempt} on {os.uname().nodename}, process {os.getpid()}, {began}"
 
 
 def _ask_before(task: Task, file: str, train: dict[str, Any], metrics: list[str]) -> None:

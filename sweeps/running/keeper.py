@@ -98,4 +98,6 @@ def _history_record(report: dict[str, Any]) -> dict[str, Any]:
         "report": report["number"],
         "time_ms": int(time.time() * 1000),
         **{name: report[name] for name in (*kept, "data_wait_share", "peak_mem_gib", "num_params", "latency_ms")},
+        "weight_norm": report["weight_norm"],
+        "system": report["system"],
     }

@@ -154,6 +154,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
             "task_settings": settings,
             "train": config.to_dict(),
             "checkpoints": self._folder.checkpoints(number),
+            "log": str(self._folder.log(number)),
             "stacks": str(self._folder.stacks(number, record.attempts)),
             "splits_file": str(self._folder.splits),
             "stop_file": str(self._folder.stop_file),

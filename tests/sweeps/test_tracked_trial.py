@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from mlflow.data.dataset_source_registry import get_dataset_source_from_json
 from mlflow.tracking import MlflowClient
 
+from sweeps import lr_scan
 from sweeps.record.history import Follower, History
 from sweeps.record.store import Folder
 from tests.helpers.drivers import ROOT
@@ -198,3 +200,52 @@ def test_following_a_file_gives_what_reading_it_gives(pieces: list[list[bytes]])
             file.write(b"\n")
         found += follower.fresh()
         assert sorted(found, key=lambda report: report["report"]) == history.reports(0)
+
+
+NOISY = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from trainable.tasks.digits import Digits
+
+@dataclass(frozen=True)
+class Noisy(Digits):
+    def metrics(self, outputs, batch):
+        print("evaluating", flush=True)
+        here = Path(__file__).parent
+        if not (here / "died").exists() and (here / "results/noisy/history/00000.jsonl").exists():
+            (here / "died").touch()
+            os.kill(os.getpid(), 9)
+        return super().metrics(outputs, batch)
+"""
+
+
+def test_a_sweep_from_end_to_end(
+    local_ray: None, launch_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One trial whose process is killed once: all its words in one file, none on the driver's screen; the checkpoints
+    that MLflow names are those on the disk; the machine's use at every report."""
+    (tmp_path / "noisy.py").write_text(NOISY)
+    at = str(tmp_path / "noisy.py:Noisy")
+    assert lr_scan.main(["--task", at, "--lrs", "3e-3", "--epochs", "2", "--name", "noisy", "--json"]) == 0
+    said = capfd.readouterr()
+    assert "evaluating" not in said.out + said.err
+    result = json.loads(said.out)
+    (trial,) = result["trials"]
+    uri, client = result["tracking_uri"], MlflowClient(result["tracking_uri"])
+    log = text_of(uri, trial["mlflow_run_id"], "log.txt", tmp_path)
+    assert log == Folder(tmp_path / "results/noisy").log(0).read_text()
+    assert [line.split()[2] for line in log.splitlines() if line.startswith("--- attempt")] == ["1", "2"]
+    assert log.count("evaluating") >= 3  # once before it died in the second, and once more after
+    named = json.loads(text_of(uri, trial["mlflow_run_id"], "checkpoints.json", tmp_path))
+    assert {checkpoint["step"] for checkpoint in named} >= {80}
+    for checkpoint in named:
+        state = tmp_path / "results/noisy" / checkpoint["folder"] / "state.pt"
+        assert hashlib.sha256(state.read_bytes()).hexdigest() == checkpoint["files"]["state.pt"]["sha256"]
+    run = client.get_run(trial["mlflow_run_id"])
+    for name in ("cpu_utilization_percentage", "system_memory_usage_megabytes", "process_memory_usage_megabytes"):
+        assert [step for step, _ in points_of(uri, run.info.run_id, f"system/{name}")] == [40, 80]
+    (data,) = run.inputs.dataset_inputs
+    assert (data.dataset.name, run.data.tags["steadysweep.attempts"]) == ("Noisy", "2")
+    splits = json.loads((tmp_path / "results/noisy/splits.json").read_text())
+    assert data.dataset.digest == splits["fingerprint"][:36]
