@@ -14,7 +14,7 @@ import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
     from torch.utils.data import Dataset
+
+    from trainable.release.fresh import Fresh
 
     Batch = tuple[Tensor, ...]
     Examples = tuple[Tensor, ...] | Dataset[Any]
@@ -126,6 +128,33 @@ class Task(abc.ABC):
     def frozen(self) -> tuple[str, ...]:
         """Glob patterns of parameters and modules of the model that stay as they are, beside config.freeze."""
         return ()
+
+    def preparing(self, seed: int) -> dict[str, Any]:
+        """What new samples need to be treated as in training, of the train part, as plain JSON values: a released model
+        is watched where the training data are not. By default type and shape of each part of a batch."""
+        from trainable.release.fresh import parts_of
+
+        return {"parts": parts_of(self.splits(seed).train)}
+
+    def fresh(self, path: Path, preparing: Mapping[str, Any]) -> Fresh:
+        """Samples that came after release, from a file or folder; by default an .npz file of the parts of a batch.
+
+        Touches nothing of the training data. Raises ValueError in words for what is other than in training.
+        """
+        from trainable.release.fresh import read_arrays
+
+        return read_arrays(path, preparing["parts"])
+
+    def features(self, batch: Batch, preparing: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """The columns that drift is looked for in, one row a sample: (N,) float, a gap is NaN; or codes of categories,
+        (N,) or (N, T) integers, of which one below 0 is nothing. By default by the shape of `batch[0]`."""
+        from trainable.release.columns import columns_of
+
+        return columns_of(batch[0])
+
+    def code_names(self, preparing: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+        """What the codes 0, 1, ... of a column of `features` are called, where they have names."""
+        return {}
 
     def settings(self) -> dict[str, Any]:
         """The fields of the task, as plain values."""

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainable.release.holm import holm
+
 LEVEL = 0.05  # how often a difference is claimed where there is none
 POWER = 0.80  # how often the number of seeds that is advised finds a difference of the size seen
 MOST_SEEDS = 100  # a difference that needs more than so many further seeds is as good as none
@@ -55,17 +57,6 @@ def t_test(mean: float, error: float, freedom: int) -> float:
     from scipy.special import stdtr
 
     return float(2 * stdtr(freedom, -abs(mean / error)))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values, each raised so that at `LEVEL` a false claim among all of them together is no likelier than
-    that (Holm 1979, "A simple sequentially rejective multiple test procedure"; it assumes no independence)."""
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for position, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
 
 
 @dataclass(frozen=True)

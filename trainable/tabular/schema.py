@@ -41,11 +41,11 @@ class Schema:
         return [*self.numbers, *self.categories]
 
 
-def read_csv(path: Path, separator: str) -> pandas.DataFrame:
+def read_csv(path: Path, separator: str, advice: str = "set task.path to a CSV file") -> pandas.DataFrame:
     """The rows of the file. Raises ValueError where there is none, or it is no CSV."""
     path = path.expanduser()
     if not path.is_file():
-        raise ValueError(f"there is no file {path.absolute()}; set task.path to a CSV file")
+        raise ValueError(f"there is no file {path.absolute()}; {advice}")
     try:
         frame = pandas.read_csv(path, sep=separator, low_memory=False)
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError, UnicodeDecodeError) as error:

@@ -5,6 +5,7 @@ Without a file the text is prose that scikit-learn ships. The parts are contiguo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from trainable.task import Splits, Task
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from trainable.release.fresh import Fresh
     from trainable.text.corpus import Corpus
 
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}  # in the order of the text
@@ -90,6 +92,25 @@ class CharLm(Task):
 
     def metrics(self, outputs: Any, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
         return {"accuracy": (outputs.argmax(2) == batch[0][:, 1:]).sum()}
+
+    def preparing(self, seed: int) -> dict[str, Any]:
+        return {"vocabulary": self._corpus().vocabulary}
+
+    def fresh(self, path: Path, preparing: Mapping[str, Any]) -> Fresh:
+        """Any text in UTF-8; every text is its own labels."""
+        from trainable.release.fresh import Fresh
+        from trainable.text.corpus import numbered, read_text, windows_of
+
+        text = read_text(path, "the fresh data of char_lm are a text file")
+        if len(text) < 2:
+            raise ValueError(f"{path} holds {len(text)} characters; nothing can be predicted: give a text")
+        return Fresh((windows_of(numbered(text, preparing["vocabulary"]), self.context),), labelled=True)
+
+    def features(self, batch: tuple[Tensor, ...], preparing: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        return {"characters": batch[0][:, 1:]}
+
+    def code_names(self, preparing: Mapping[str, Any]) -> Mapping[str, list[str]]:
+        return {"characters": ["unknown", *map(repr, preparing["vocabulary"])]}
 
     def _corpus(self) -> Corpus:
         from trainable.text.corpus import Corpus, read_text

@@ -7,6 +7,7 @@ this task (which a driver does before anything trains) costs neither import.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import numpy
     import torch
     from torch import Tensor, nn
+
+    from trainable.release.fresh import Fresh
 
 SHARES = {"train": 0.7, "val": 0.15, "test": 0.15}
 NUM_PIXELS, NUM_CLASSES = 64, 10
@@ -66,6 +69,11 @@ class Digits(Task):
 
     def metrics(self, outputs: Any, batch: tuple[Tensor, ...]) -> dict[str, torch.Tensor]:
         return {"accuracy": (outputs.argmax(1) == batch[1]).sum()}
+
+    def fresh(self, path: Path, preparing: Mapping[str, Any]) -> Fresh:
+        from trainable.release.fresh import read_arrays
+
+        return read_arrays(path, preparing["parts"], NUM_CLASSES)
 
     def _load(self, seed: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         import torch

@@ -6,6 +6,7 @@ Decoding happens in the loader's workers (`--set num_workers=4`), random moves a
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from trainable.release.fresh import Fresh
     from trainable.vision.folder import Part
     from trainable.vision.images import Images
 
@@ -97,6 +99,24 @@ class ImageFolder(Task):
         if part is None or not part.files:
             raise NotImplementedError(f"{self._folder} has no test part: no folder test/, or task.test_share is 0")
         return self._images(part)
+
+    def preparing(self, seed: int) -> dict[str, Any]:
+        from trainable.vision.folder import classes_of
+
+        return {"classes": classes_of(self._folder)}
+
+    def fresh(self, path: Path, preparing: Mapping[str, Any]) -> Fresh:
+        """A folder of class folders, or of images, which then have no labels; or a single image."""
+        from trainable.release.fresh import Fresh
+        from trainable.vision.folder import arrived
+
+        part, labelled = arrived(path, preparing["classes"], skip=self.on_unreadable == "skip")
+        return Fresh(self._images(part), labelled)
+
+    def features(self, batch: tuple[Tensor, ...], preparing: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Telling numbers of each image, a gap where it could not be read."""
+        numbers = super().features(batch, preparing)
+        return {name: values.masked_fill(batch[1] < 0, float("nan")) for name, values in numbers.items()}
 
     def augment(self, batch: tuple[Tensor, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
         from trainable.vision.moves import moved

@@ -7,6 +7,7 @@ every statistic (medians, means, deviations) from the train rows alone.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from trainable.release.fresh import Fresh
     from trainable.tabular.preparation import Preparation
     from trainable.tabular.schema import Schema
 
@@ -86,6 +88,32 @@ class Table(Task):
         `preparation.features(frame)` and `preparation.answers(outputs)`; it can be pickled.
         """
         return self._fitted(*self._rows(seed))
+
+    def preparing(self, seed: int) -> dict[str, Any]:
+        return self.preparation(seed).plain()
+
+    def fresh(self, path: Path, preparing: Mapping[str, Any]) -> Fresh:
+        """A CSV file with the columns of the training data; the target may be missing."""
+        from trainable.release.fresh import Fresh
+        from trainable.tabular.arrived import read_rows, remarks
+        from trainable.tabular.preparation import Preparation
+
+        preparation = Preparation.from_plain(preparing)
+        rows = read_rows(path, self.separator, preparation, self.drop)
+        said, labelled = remarks(rows, preparation, self.drop), self.target in rows
+        if not labelled:
+            classes = preparation.schema.classes
+            rows = rows.assign(**{self.target: 0.0 if classes is None else classes[0]})
+        return Fresh(_tensors(preparation, rows), labelled, said)
+
+    def features(self, batch: tuple[Tensor, ...], preparing: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        from trainable.tabular.preparation import Preparation
+
+        return Preparation.from_plain(preparing).columns(batch[0])
+
+    def code_names(self, preparing: Mapping[str, Any]) -> Mapping[str, list[str]]:
+        categories = preparing["schema"]["categories"]
+        return {name: [value or "missing" for value in known] for name, known in categories.items()}
 
     def predict(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         outputs: Tensor = model(batch[0])

@@ -18,7 +18,7 @@ UNKNOWN = 0  # the number of every character that the train part does not have
 NOTHING = -1  # fills the last window of a part: no character, counts for nothing
 
 
-def read_text(path: Path | None) -> str:
+def read_text(path: Path | None, advice: str = "set task.path to a text file") -> str:
     """The text of a file; without one, the descriptions of its data sets that scikit-learn ships (English prose).
 
     Raises ValueError where there is no such file, or it is not UTF-8.
@@ -27,7 +27,7 @@ def read_text(path: Path | None) -> str:
         return _descriptions()
     path = path.expanduser()
     if not path.is_file():
-        raise ValueError(f"there is no file {path.absolute()}; set task.path to a text file")
+        raise ValueError(f"there is no file {path.absolute()}; {advice}")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -55,12 +55,10 @@ class Corpus:
     @classmethod
     def of(cls, text: str, shares: Mapping[str, float]) -> Corpus:
         """`text` cut into contiguous parts of these shares; the first is the train part."""
-        codes = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32) if text else torch.zeros(0)
+        codes = _code_points(text)
         bounds = [0, *(round(share * len(codes)) for share in itertools.accumulate(shares.values()))]
         known = codes[: bounds[1]].unique(sorted=True)
-        places = torch.searchsorted(known, codes, out_int32=True)
-        found = known[places.clamp(max=len(known) - 1)] == codes if len(known) else torch.zeros(0, dtype=torch.bool)
-        numbers = torch.where(found, places + UNKNOWN + 1, UNKNOWN).int()
+        numbers = _numbers(codes, known)
         parts = {name: numbers[start:stop] for name, start, stop in zip(shares, bounds, bounds[1:], strict=False)}
         return cls(parts, dict(zip(shares, bounds, strict=False)), "".join(map(chr, known.tolist())))
 
@@ -69,12 +67,33 @@ class Corpus:
 
         No window reaches into another part; the last one is filled up with `NOTHING`.
         """
-        part = self.parts[name]
-        num_windows = max(1, -(-(len(part) - 1) // context))
-        filled = torch.nn.functional.pad(part, (0, num_windows * context + 1 - len(part)), value=NOTHING)
-        return filled.unfold(0, context + 1, context).contiguous()
+        return windows_of(self.parts[name], context)
 
     def window_starts(self, name: str, context: int) -> list[int]:
         """Where in the text each window begins."""
         first = self.starts[name]
         return list(range(first, first + len(self.windows(name, context)) * context, context))
+
+
+def windows_of(numbers: Tensor, context: int) -> Tensor:
+    """(M, context + 1) int32 of (N,): see `Corpus.windows`."""
+    num_windows = max(1, -(-(len(numbers) - 1) // context))
+    filled = torch.nn.functional.pad(numbers, (0, num_windows * context + 1 - len(numbers)), value=NOTHING)
+    return filled.unfold(0, context + 1, context).contiguous()
+
+
+def numbered(text: str, vocabulary: str) -> Tensor:
+    """(N,) int32: the number of each character in a vocabulary of earlier."""
+    return _numbers(_code_points(text), _code_points(vocabulary))
+
+
+def _code_points(text: str) -> Tensor:
+    encoded = bytearray(text.encode("utf-32-le"))
+    return torch.frombuffer(encoded, dtype=torch.int32) if text else torch.zeros(0, dtype=torch.int32)
+
+
+def _numbers(codes: Tensor, known: Tensor) -> Tensor:
+    """The place of each code among the `known`, which are in order."""
+    places = torch.searchsorted(known, codes, out_int32=True)
+    found = known[places.clamp(max=len(known) - 1)] == codes if len(known) else torch.zeros(0, dtype=torch.bool)
+    return torch.where(found, places + UNKNOWN + 1, UNKNOWN).int()

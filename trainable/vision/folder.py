@@ -46,7 +46,7 @@ def classes_of(root: Path) -> list[str]:
     folder = folders.get("train", root)
     names = _class_folders(folder)
     if len(names) < 2:
-        loose = sum(entry.suffix.lower() in IMG_EXTENSIONS for entry in folder.iterdir())
+        loose = sum(is_image(entry) for entry in folder.iterdir())
         raise ValueError(
             f"{folder.absolute()} holds {f'only one class folder, {names[0]!r}' if names else 'no class folders'}"
             + (f", and {loose} images in none" if loose else "")
@@ -81,6 +81,38 @@ def find_parts(
     if "test" in wanted and "test" in folders:
         own["test"] = _images(root, folders["test"], classes, 0, skip)
     return {name: own[name] for name in wanted if name in own}
+
+
+def arrived(path: Path, classes: Sequence[str], *, skip: bool) -> tuple[Part, bool]:
+    """Images that came after training, and whether they have labels: path/<class>/<image>, or images without.
+
+    Raises ValueError for a class that training did not have, for no images, and for both at once.
+    """
+    if not path.exists():
+        raise ValueError(f"there is no file or folder {path.absolute()}; give a folder of class folders, or of images")
+    loose = sorted(entry for entry in ([path] if path.is_file() else path.iterdir()) if is_image(entry))
+    folders = _class_folders(path) if path.is_dir() else []
+    if loose and folders:
+        raise ValueError(
+            f"{path.absolute()} holds {len(loose)} images beside folders ({_some(folders)}); give images in the "
+            "folders of their classes, or all without"
+        )
+    unknown = [name for name in folders if name not in classes]
+    if unknown:
+        raise ValueError(
+            f"{path.absolute()} has folders of classes that training did not have: {_some(unknown)}; known are "
+            f"{_some(list(classes))}"
+        )
+    if folders:
+        return _images(path, path, list(classes), 0, skip), True
+    if not loose:
+        raise ValueError(f"{path.absolute()} holds no images (they end in {' '.join(IMG_EXTENSIONS)})")
+    return _readable(Part(loose, [0] * len(loose), range(len(loose))), path, path, skip), False
+
+
+def is_image(path: Path) -> bool:
+    """By its name."""
+    return path.is_file() and path.suffix.lower() in IMG_EXTENSIONS
 
 
 def source_of(root: Path, files: Iterable[Path]) -> str:
@@ -119,16 +151,21 @@ def _images(root: Path, folder: Path, classes: list[str], start: int, skip: bool
             f"(images end in {' '.join(IMG_EXTENSIONS)})"
         )
     every = Part([Path(path) for path, _ in found], [number for _, number in found], range(start, start + len(found)))
+    return _readable(every, root, folder, skip)
+
+
+def _readable(every: Part, root: Path, folder: Path, skip: bool) -> Part:
+    """Without the images that cannot be read, if `skip`."""
     bad = set(unreadable(every.files))
     if not bad:
         return every
     named = _some([path.relative_to(root).as_posix() for path in every.files if path in bad])
     if not skip:
         raise ValueError(
-            f"{len(bad)} of {len(found)} images in {folder.absolute()} cannot be read: {named}; mend or remove them, "
-            "or set task.on_unreadable=skip"
+            f"{len(bad)} of {len(every.files)} images in {folder.absolute()} cannot be read: {named}; mend or remove "
+            "them, or set task.on_unreadable=skip"
         )
-    warnings.warn(f"{len(bad)} of {len(found)} images cannot be read and are left out: {named}", stacklevel=4)
+    warnings.warn(f"{len(bad)} of {len(every.files)} images cannot be read and are left out: {named}", stacklevel=5)
     return every.of(row for row, path in enumerate(every.files) if path not in bad)
 
 

@@ -5,6 +5,7 @@ mnist, fashion_mnist and cifar10 are this with their own names and numbers. Impo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +15,8 @@ from trainable.task import Splits, Task
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from trainable.release.fresh import Fresh
 
 NUM_CLASSES = 10
 MAX_DEPTH = 4  # halved four times, 28 pixels are one
@@ -83,6 +86,15 @@ class SmallImages(Task):
         from trainable.vision.official import read_official
 
         return read_official(self.name, self.root, train=False, download=self.download)
+
+    def preparing(self, seed: int) -> dict[str, Any]:
+        shapes = {"uint8": [len(self.mean), self.side, self.side], "int64": []}
+        return {"parts": [{"dtype": dtype, "shape": shape} for dtype, shape in shapes.items()]}
+
+    def fresh(self, path: Path, preparing: Mapping[str, Any]) -> Fresh:
+        from trainable.release.fresh import read_arrays
+
+        return read_arrays(path, preparing["parts"], NUM_CLASSES)
 
     def augment(self, batch: tuple[Tensor, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
         from trainable.vision.moves import moved
