@@ -27,6 +27,12 @@ POINTS = (
     "ledger-after-commit",  # the report counts, and nobody was told
     "ship",  # MLflow has points, and the driver has not noted that
     "tell",  # before a trial's end is told
+    "test-opened",  # it stands written down that the test samples are looked at, and none is read yet
+    "accepted",  # a model's folder is whole, and not in its place
+    "acceptance-run",  # MLflow has a run for it, which is empty
+    "model-created",  # the registry has the model's name, and no version
+    "version-created",  # it has the version, which has no alias
+    "alias-set",  # it has all, and nobody was told
 )
 ACTIONS = ("kill", "term", "raise", "enospc", "torn", "sleep", "nan")
 SLEEP_S = 3600.0

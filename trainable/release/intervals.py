@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
-if TYPE_CHECKING:
-    Numbers = numpy.ndarray[Any, Any]
-
+Numbers = numpy.ndarray[Any, Any]
 LEVEL = 0.95
 RESAMPLES = 2000  # the ends of a 95 % interval then move by about 2 % of its width from seed to seed
 _AT_A_TIME = 4_000_000  # drawn numbers in memory

@@ -5,6 +5,7 @@ Whose samples these are is the caller's business. Knows no sweeps.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from collections.abc import Mapping
@@ -44,6 +45,7 @@ class Outcomes:
     num_samples: int
     answers: Numbers | None = field(default=None, compare=False)
     truth: Numbers | None = field(default=None, compare=False)
+    quantity: bool = False  # these are numbers with a unit, and no classes
 
     def metrics(self, level: float = LEVEL, seed: int = 0) -> dict[str, dict[str, Any]]:
         """Each metric's `mean` with the ends of its interval, `low` and `high` (None for a single unit), and how that
@@ -171,10 +173,11 @@ class _Units:
                     f"{name} is {values[bad[0]]} for {len(bad)} of {len(values)} (the first is number {bad[0]}, "
                     "counted from 0): look for values that are missing or not finite in the data"
                 )
-        answers = truth = None
-        if self._answers:
-            answers, truth = (torch.cat(side).float().numpy() for side in zip(*self._answers, strict=True))
-        return Outcomes(weight, sums, num_samples, answers, truth)
+        if not self._answers:
+            return Outcomes(weight, sums, num_samples)
+        quantity = self._answers[0][1].is_floating_point()
+        answers, truth = (torch.cat(side).double().numpy() for side in zip(*self._answers, strict=True))
+        return Outcomes(weight, sums, num_samples, answers, truth, quantity)
 
 
 def _numbers(values: list[Tensor]) -> Numbers:
@@ -200,3 +203,20 @@ def _rows(outputs: Any, cut: slice) -> Any:
         return {name: _rows(value, cut) for name, value in outputs.items()}
     rows = [_rows(value, cut) for value in outputs]
     return tuple(rows) if isinstance(outputs, tuple) else rows
+
+
+def fingerprint_of(examples: Examples, config: TrainConfig) -> str:
+    """sha256 over the samples themselves, in their order; those of a Dataset are read for it, batch by batch."""
+    num = num_samples_of(examples)
+    sizes = [num] if isinstance(examples, tuple) else step_sizes(num, MIN_BATCH, merge_single=False)
+    digests: list[Any] = []
+    batches = make_batches(examples, sizes, torch.device("cpu"), config, shuffled=False)
+    try:
+        for batch in batches.epoch(0, 0):
+            digests = digests or [hashlib.sha256(f"{part.dtype}{tuple(part.shape[1:])}".encode()) for part in batch]
+            for digest, part in zip(digests, batch, strict=True):
+                # As bytes: numpy has no bfloat16.
+                digest.update(part.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    finally:
+        batches.close()
+    return hashlib.sha256("".join(digest.hexdigest() for digest in digests).encode()).hexdigest()
