@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeps.answers.judgement import Judge
-from sweeps.cli import Parser, number_of
+from sweeps.cli import Parser, fail, number_of
 from sweeps.command import errors_in_words, leave
 from sweeps.lr_scan import LR_SCAN
 from sweeps.record.ledger import Ledger
@@ -83,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             with folder.owned():
                 accepted, registered, problem = _run(folder, asked, uri)
+        except KeyboardInterrupt:
+            fail(f"interrupted; whether the test samples of {folder.name} were opened stands in its ledger", code=130)
         except Exception as error:  # what a full disk raises depends on who was writing
             lost = None if isinstance(error, ValueError) else storage_problem(error)
             if lost is None:
@@ -124,7 +126,10 @@ def _check(asked: dict[str, Any]) -> None:
 
 def _run(folder: Folder, asked: Mapping[str, Any], uri: str | None) -> tuple[Accepted, Registered | None, str | None]:
     """What was accepted, where it is registered, and why it is not."""
-    ledger = Ledger(folder.ledger)
+    try:
+        ledger = Ledger(folder.ledger)
+    except Exception as error:  # a foreign or damaged database: Optuna's and SQLite's errors are many
+        raise ValueError(f"{folder.name}: its ledger cannot be read ({type(error).__name__}: {error})") from error
     try:
         if asked["register"]:
             accepted = accepted_of(folder)

@@ -48,8 +48,11 @@ def apart_on(candidate: Candidate, model: nn.Module, packed: nn.Module, examples
     from trainable.release.export import difference, first_batch, flat
 
     batch = first_batch(examples, min(num_samples_of(examples), MOST_COMPARED), candidate.config)
+    task = candidate.task
     with torch.inference_mode():
-        ours, theirs = candidate.task.predict(model, batch), candidate.task.predict(packed, batch)
+        ours, theirs = task.predict(model, batch), task.predict(packed, batch)
+        if flat(ours) is None:  # what they are only the task knows
+            ours, theirs = task.loss(ours, batch), task.loss(theirs, batch)
     largest = max([1.0, *(float(part.abs().max()) for part in flat(ours) or () if part.numel())])
     return difference(ours, theirs), RELATIVE_TOLERANCE * largest
 

@@ -169,7 +169,7 @@ def _settle_alias(client: Any, uri: str, name: str, version: str, ours: Side) ->
         found = Standing(CHAMPION, "there was none")
     else:
         theirs = _side(uri, client.get_model_version(name, champion))
-        found = standing(ours, theirs, f"the champion, version {champion},")
+        found = standing(ours, theirs, f"the champion (version {champion})")
     if aliases.get(found.alias) != version:
         client.set_registered_model_alias(name, found.alias, version)
     crash_point("alias-set")

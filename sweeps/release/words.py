@@ -60,20 +60,22 @@ def interval(found: Mapping[str, Any]) -> str:
 def openings_words(told: Mapping[str, Any]) -> list[str]:
     """How often these test samples were looked at, here and by other sweeps."""
     openings, others = told["openings"], told["opened_by_others"]
-    lines = ["the test samples were opened now, for the first time by this sweep"]
-    if len(openings) > 1:
-        before = ", ".join(
-            f"{entry['time'][:16].replace('T', ' ')} for trial {entry['trial']}" for entry in openings[:-1]
-        )
+    now, before = _minute(openings[-1]), [f"{_minute(entry)} for trial {entry['trial']}" for entry in openings[:-1]]
+    lines = [f"the test samples were opened at {now} UTC, for the first time by this sweep"]
+    if before:
         lines = [
-            f"the test samples were opened now for time {len(openings)} by this sweep (before: {before}, UTC): the "
-            "more often they are looked at, the more the test flatters what is chosen by it"
+            f"the test samples were opened at {now} UTC, for time {len(openings)} by this sweep (before: "
+            f"{', '.join(before)}): the more often they are looked at, the more the test flatters what is chosen by it"
         ]
     if others:
         names = sorted({entry["sweep"] for entry in others})
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         lines.append(f"the same samples were opened {len(others)} time(s) by other sweeps of this folder: {shown}")
     return lines
+
+
+def _minute(opening: Mapping[str, Any]) -> str:
+    return str(opening["time"])[:16].replace("T", " ")
 
 
 def validation_words(told: Mapping[str, Any]) -> str:
