@@ -14,9 +14,10 @@ from tests.helpers.drivers import ROOT, environment
 # From the top down. A module may import those of lower floors, and of its own where that makes no circle.
 FLOORS = [
     {"sweeps.api"},
-    {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.show", "sweeps.__main__"} | {"sweeps.accept"},
+    {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.show", "sweeps.__main__"}
+    | {"sweeps.accept", "sweeps.report"},
     {"sweeps.command", "sweeps.running.plan", "sweeps.callable"},
-    {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer", "sweeps.release"},
+    {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer", "sweeps.release"} | {"sweeps.reporting"},
     {"sweeps.answers.judgement"},
     {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper"}
     | {
@@ -59,7 +60,8 @@ PLACES = {
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
     | {"sweeps.running.run"}
     | {"sweeps.spaces.draw", "sweeps.spaces.function", "sweeps.searching.samplers", "sweeps.searching.proposals"}
-    | {"sweeps.searching.beginnings", "sweeps.searching.outcomes", "sweeps.searching.pruners"},
+    | {"sweeps.searching.beginnings", "sweeps.searching.outcomes", "sweeps.searching.pruners"}
+    | {"sweeps.reporting.importance"},
     "mlflow": {"sweeps.tracking.runs", "sweeps.tracking.client", "sweeps.tracking.dataset"}
     | {"sweeps.release.packaging", "sweeps.release.registry"},
     "rich": {"sweeps.api", "sweeps.lr_scan", "sweeps.search", "sweeps.show", "sweeps.__main__", "sweeps.command"}
@@ -70,9 +72,10 @@ PLACES = {
         "sweeps.running.plan",
         "sweeps.answers.tables",
     }
+    | {"sweeps.report"}
     | {"trainable.single.console"},
-    "matplotlib": {"sweeps.release.pictures", "sweeps.answers.tables"},
-    "scipy": {"sweeps.answers.statistics", "trainable.release.drift"},
+    "matplotlib": {"sweeps.release.pictures", "sweeps.reporting.png", "sweeps.answers.tables"},
+    "scipy": {"sweeps.answers.statistics", "sweeps.reporting.compare", "trainable.release.drift"},
     "sklearn": {"trainable.tasks.digits", "trainable.tabular.preparation"},
     "pandas": {"sweeps.answers.result", "trainable.tabular.schema", "trainable.tabular.preparation"}
     | {"trainable.tabular.arrived"},

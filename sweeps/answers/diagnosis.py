@@ -60,10 +60,10 @@ def diagnose(reports: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
     best = min(range(len(val)), key=lambda index: (low_val[index], index))
     train_end, val_end = _level(train), _level(val)
     fall, gain = start - min(low_train), start - low_val[best]
-    numbers = f"train_loss {train[-1]:.3g} and val_loss {val[-1]:.3g} at epoch {epochs[-1]:g}"
+    numbers = f"(train_loss {train[-1]:.3g} and val_loss {val[-1]:.3g} at epoch {epochs[-1]:g})"
     if fall <= HARDLY * abs(start):
         return _found(
-            "underfit", f"the training loss has hardly moved from the untrained model's {start:.3g}: {numbers}"
+            "underfit", f"the training loss has hardly moved from the untrained model's {start:.3g} {numbers}"
         )
     if train_end - min(low_train) > max(UNSTABLE * fall, JITTER * _jitter(train)):
         return _found("unstable", f"the training loss rose again, from {min(low_train):.3g} to about {train_end:.3g}")
@@ -72,13 +72,13 @@ def diagnose(reports: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
         words = f"val_loss rose from {low_val[best]:.3g} at epoch {epochs[best]:g} to about {val_end:.3g}, "
         return _found("overfit", words + f"while train_loss fell on, to {train_end:.3g}")
     if _falls_on(train, fall) and _falls_on(val, max(gain, 0.0)):
-        return _found("too_short", f"both losses still fall: {numbers}")
+        return _found("too_short", f"both losses still fall {numbers}")
     if val_end - train_end > GAP * fall:
-        return _found("overfit", f"train_loss is far below val_loss, which falls no more: {numbers}")
+        return _found("overfit", f"train_loss is far below val_loss, which falls no more {numbers}")
     if start > 0 and train_end > LEFT * start:
         left = f"{train_end / start:.0%} of the untrained model's loss ({start:.3g}) is left"
-        return _found("underfit", f"neither loss is low, and neither falls on: {numbers}; {left}")
-    return _found("fits", f"both losses fell together and have levelled off: {numbers}")
+        return _found("underfit", f"neither loss is low, and neither falls on {numbers}; {left}")
+    return _found("fits", f"both losses fell together and have levelled off {numbers}")
 
 
 def _found(kind: str, words: str) -> Diagnosis:

@@ -19,13 +19,16 @@ from sweeps.sweep import Sweep
 class Judgement:
     """What a question makes of the trials: all of them with its measure among their metrics, the order, the words.
 
-    ranked: one trial of each configuration that has a rank, the best first; configurations: all, in their order.
+    ranked: one trial of each configuration that has a rank, the best first; configurations: all, in their order;
+    measure, mode: the metric that it ranks by, and whether "min" or "max" of it is best; "": the sweep's own.
     """
 
     trials: Sequence[TrialRecord]
     ranked: Sequence[TrialRecord]
     verdict: str
     configurations: Sequence[Configuration] = ()
+    measure: str = ""
+    mode: str = ""
 
 
 Judge = Callable[[Sequence[TrialRecord], History], Judgement]

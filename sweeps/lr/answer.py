@@ -55,7 +55,7 @@ class LrJudge:
             [_over_seeds(one, speeds) for one in placed], [float(one.params["lr"]) for one in configurations]
         )
         words += "".join(f" {sentence}." for sentence in self._remarks(configurations))
-        return Judgement(all_trials, [one.first for one in placed], words, configurations)
+        return Judgement(all_trials, [one.first for one in placed], words, configurations, MEASURE, "max")
 
     def _remarks(self, configurations: Sequence[Configuration]) -> list[str]:
         over_seeds = any(len(one.trials) > 1 for one in configurations)

@@ -42,7 +42,7 @@ class SearchJudge:
             opening = _of_front(trials, sweep) if sweep.metrics else _of_best(order, sweep)
         sentences = [opening, _counted(trials, sweep)]
         if order:
-            sentences += at_edges(sweep, without_seed(order[0].params))
+            sentences += map(str, at_edges(sweep, without_seed(order[0].params)))
         return Judgement(list(trials), order, " ".join(sentences), configurations)
 
     def _over_seeds(self, trials: Sequence[TrialRecord]) -> list[Configuration]:
@@ -116,11 +116,28 @@ def _is_all(trials: Sequence[TrialRecord], sweep: Sweep) -> bool:
     return bool(sweep.space) and sweep.num_planned < asked and all(trial.state != "waiting" for trial in trials)
 
 
-def at_edges(sweep: Sweep, params: Mapping[str, Any]) -> list[str]:
-    """A sentence for each number of these parameters that lies at an end of its range and could go beyond it."""
+@dataclass(frozen=True)
+class Edge:
+    """A number that lies at an end of its range, and where the range could end instead."""
+
+    name: str
+    value: float
+    end: str  # lower or upper
+    bound: float
+    further: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}={self.value:g} is at the {self.end} end of its range ({self.bound:g}): "
+            f"widen it to {self.further:g}, the best may lie beyond."
+        )
+
+
+def at_edges(sweep: Sweep, params: Mapping[str, Any]) -> list[Edge]:
+    """Each number of these parameters that lies at an end of its range and could go beyond it."""
     if not sweep.space or is_function(sweep.space):
         return []
-    said = []
+    found = []
     for name, entry in _ranges(parse_space(sweep.space), params):
         position = _position(entry, float(params[name]))
         for end, bound, is_near in (
@@ -129,11 +146,8 @@ def at_edges(sweep: Sweep, params: Mapping[str, Any]) -> list[str]:
         ):
             further = _beyond(entry, upper=end == "upper") if is_near else None
             if further is not None and _is_possible(sweep, {**params, name: further}):
-                said.append(
-                    f"{name}={params[name]:g} is at the {end} end of its range ({bound:g}): "
-                    f"widen it to {further:g}, the best may lie beyond."
-                )
-    return said
+                found.append(Edge(name, params[name], end, bound, further))
+    return found
 
 
 def _ranges(entries: Entries, params: Mapping[str, Any]) -> Iterator[tuple[str, Range]]:
@@ -163,6 +177,9 @@ def _beyond(entry: Range, *, upper: bool) -> float | None:
     if entry.log:
         further = entry.high * 10 if upper else entry.low / 10
         return further if not entry.whole else int(further) or None
+    if entry.step is not None:  # a range that its step does not divide is none
+        steps = entry.count() or 1
+        return entry.at(steps - 1 + (steps + 1) // 2) if upper else entry.at(-((steps + 1) // 2))
     far = (entry.high - entry.low) / 2
     if entry.whole:
         far = max(1, int(far))

@@ -235,7 +235,7 @@ def sweep_of(space: dict[str, Any], seed: int = 0, **settings: Any) -> Sweep:
     ],
 )
 def test_what_stands_at_an_edge_is_named(space: dict[str, Any], params: dict[str, Any], said: list[str]) -> None:
-    found = at_edges(sweep_of(space), params)
+    found = list(map(str, at_edges(sweep_of(space), params)))
     assert len(found) == bool(said)
     assert all(words in found[0] for words in said)
 

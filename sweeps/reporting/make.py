@@ -1,0 +1,73 @@
+"""The report of one sweep, written: its figures as PNG, its page, what the next command reads.
+
+Holds the parts together; each does its own work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeps.reporting.commands import commands_of
+from sweeps.reporting.content import sections, subtitle
+from sweeps.reporting.curves import history, loss_curves, timeline
+from sweeps.reporting.drawing import Figure
+from sweeps.reporting.facts import Facts
+from sweeps.reporting.importance import Importances, importance_figure, importances_of
+from sweeps.reporting.next_step import NextStep, next_step
+from sweeps.reporting.page import page_of
+from sweeps.reporting.parameters import against_parameters, parallel, pareto
+from sweeps.reporting.png import write_png
+from trainable.files import write_text
+
+PAGE = "report.html"
+FIGURES = ("loss_curves", "parameters", "pareto", "importances", "parallel", "history", "timeline")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and what is said beside the answer. figures: the PNG files, in the order of the page."""
+
+    page: Path
+    figures: Sequence[Path]
+    step: NextStep | None
+    importances: Importances
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.page, *self.figures]
+
+
+def make_report(facts: Facts, folder: Path) -> Report:
+    """Write the report into this folder, each file as a whole. Its figures of an earlier time are gone where there is
+    nothing to draw any more."""
+    importances = importances_of(facts)
+    figures = figures_of(facts, importances)
+    paths = []
+    for figure in figures:
+        paths.append(folder / f"{figure.name}.png")
+        write_png(figure, paths[-1])
+    for name in FIGURES:
+        if name not in {figure.name for figure in figures}:
+            (folder / f"{name}.png").unlink(missing_ok=True)
+    step = next_step(facts)
+    for name, content in (step.files if step else {}).items():
+        write_text(facts.folder.path / name, json.dumps(content, indent=1))
+    page = page_of(facts.sweep.name, subtitle(facts), sections(facts, figures, importances, step), commands_of(facts))
+    write_text(folder / PAGE, page)
+    return Report(folder / PAGE, paths, step, importances)
+
+
+def figures_of(facts: Facts, importances: Importances) -> list[Figure]:
+    found = (
+        loss_curves(facts),
+        against_parameters(facts, importances.shares),
+        pareto(facts),
+        importance_figure(importances),
+        parallel(facts),
+        history(facts),
+        timeline(facts),
+    )
+    return [figure for figure in found if figure is not None]
