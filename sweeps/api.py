@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from rich.console import Console
-
 from sweeps.answers.result import SweepResult
 from sweeps.command import Question, run_question, with_config_file
 from sweeps.lr_scan import LR_SCAN
@@ -51,7 +49,7 @@ class Options(TypedDict, total=False):
     cpus_per_trial: float
     gpus_per_trial: float
     address: str
-    quiet: bool
+    progress: str
 
 
 def lr_scan(
@@ -64,7 +62,7 @@ def lr_scan(
     """Which learning rate? As `python -m sweeps.lr_scan`: `lr_scan("digits", lrs="1e-4..1e-1:7", seeds=3)`.
 
     task: a name, or a Task (class or instance) of a module or file that the trials' processes can import.
-    quiet=True shows nothing while it runs. Raises ValueError in words for bad input, before any trial.
+    progress="none" shows nothing while it runs. Raises ValueError in words for bad input, before any trial.
     """
     return _run(LR_SCAN, task, {"lrs": lrs, "extend_edges": extend_edges}, options)
 
@@ -90,7 +88,7 @@ def search(
 
     task: a name, or a Task (class or instance) of a module or file that the trials' processes can import; space: a
     mapping, entries as on the command line, a file, or a function of such a module; None: the task's own.
-    quiet=True shows nothing while it runs. Raises ValueError in words for bad input, before any trial.
+    progress="none" shows nothing while it runs. Raises ValueError in words for bad input, before any trial.
     """
     own = _search_flags(locals())
     return _run(SEARCH, task, own, options)
@@ -127,8 +125,7 @@ def _search_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _run(question: Question, task: TaskLike | None, own: Mapping[str, Any], options: Options) -> SweepResult:
     began = time.time()
     asked = _asked(question, task, own, options)
-    console = Console(stderr=True, quiet=bool(options.get("quiet")))
-    return run_question(question, asked, console=console, began=began, exits=False).result
+    return run_question(question, asked, began=began, exits=False).result
 
 
 def _asked(question: Question, task: TaskLike | None, own: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -137,7 +134,6 @@ def _asked(question: Question, task: TaskLike | None, own: Mapping[str, Any], op
     if unknown:
         raise TypeError(f"unknown argument {sorted(unknown)[0]!r}; known: {', '.join(Options.__annotations__)}")
     given: dict[str, Any] = {**own, **options}
-    given.pop("quiet", None)
     asked = {name: value for name, value in given.items() if value is not None and value is not False}
     if asked.get("resume") is True:
         asked["resume"] = ""

@@ -27,6 +27,7 @@ from sweeps.running.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
 from sweeps.running.conduct import Outcome, conduct
 from sweeps.running.failures import StorageLost, storage_problem
 from sweeps.running.placement import Wish, choose_threads, place
+from sweeps.running.progress import MODES, progress_console
 from sweeps.running.resume import resume_command, resumed
 from sweeps.sweep import Sweep
 from sweeps.tracking.tracker import resolve_uri
@@ -78,6 +79,7 @@ def add_shared_flags(flags: Parser, question: str, budgets: Sequence[str]) -> No
     add("--cpus-per-trial", metavar="X", help="CPUs of each trial (default: a fair share)")
     add("--gpus-per-trial", metavar="X", help="GPUs of each trial, also a share (default: 1 where there are any)")
     add("--address", metavar="HOST:PORT", help="a running Ray cluster (default: this machine)")
+    add("--progress", metavar="HOW", help=f"what is shown on stderr: {', '.join(MODES)} (default: auto)")
     add("--json", action="store_const", const=True, help="print the result as JSON on stdout, and nothing else there")
 
 
@@ -109,15 +111,14 @@ def wish_of(asked: Mapping[str, Any]) -> Wish:
     )
 
 
-def run_question(
-    question: Question, asked: Mapping[str, Any], *, console: Console, began: float, exits: bool = True
-) -> Outcome:
+def run_question(question: Question, asked: Mapping[str, Any], *, began: float, exits: bool = True) -> Outcome:
     """A new sweep of this question, or one that is resumed, to its end.
 
     Raises, in words, ValueError for what cannot be done and StorageLost for a disk that cannot be written.
 
     began: time.time() at which the user began to wait; exits: signals end the process.
     """
+    console = progress_console(asked.get("progress"))
     launch_folder = Path.cwd()
     results = checked_results(Path(asked.get("results", "results")))
     wish = wish_of(asked)

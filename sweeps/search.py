@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.get("plan"):
             print_plan(plan_question(SEARCH, asked), as_json=bool(asked.get("json")))
             return 0
-        outcome = run_question(SEARCH, asked, console=Console(stderr=True), began=BEGAN)
+        outcome = run_question(SEARCH, asked, began=BEGAN)
     _print(outcome, as_json=bool(asked.get("json")))
     return outcome.exit_code
 

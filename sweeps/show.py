@@ -15,7 +15,7 @@ from rich.text import Text
 from sweeps.answers.overview import Overview, look
 from sweeps.cli import Parser, fail
 from sweeps.record.store import existing_sweep
-from sweeps.running.progress import STYLES
+from sweeps.running.live import STYLES
 from sweeps.running.resume import resume_command
 from sweeps.sweep import describe
 

@@ -179,7 +179,7 @@ def _run(
         return found
 
     try:
-        with Progress(console, ledger.trials(), ledger.sweep.epochs) as progress:
+        with Progress(console, ledger.trials(), ledger.sweep.epochs, history, ledger.sweep.objectives) as progress:
             watchers: list[Watcher] = [tracker, progress, RunIds(ledger, tracker)]
 
             def more() -> list[int]:

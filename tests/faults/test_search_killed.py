@@ -106,7 +106,7 @@ space = {{"lr": {{"log": [1e-3, 1e-1]}}}}
 slow = {{"task.mood": "slow", "task.sleep_s": 0.05}}
 found = search({MOODY!r}, space=space, trials=2, epochs=2, set=slow, trials_at_once=1, name="a")
 print("after", found.status, flush=True)
-found = search(resume="a", set={{"stall_s": 500}}, quiet=True)
+found = search(resume="a", set={{"stall_s": 500}}, progress="none")
 print("again", found.status, flush=True)
 """
 

@@ -42,7 +42,7 @@ def result(local_ray: None, launch_folder: Path, capfd: pytest.CaptureFixture[st
     async def cell() -> SweepResult:
         return search(
             Mine(extra=3), space=space, trials=2, epochs=2, set={"batch_size": 64, "ema_decay": 0.9}, name="a", seeds=1,
-            quiet=True, trials_at_once=1,
+            progress="none", trials_at_once=1,
         )  # fmt: skip
 
     found = asyncio.run(cell())
