@@ -15,8 +15,8 @@ from tests.helpers.drivers import ROOT, environment
 FLOORS = [
     {"sweeps.api"},
     {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.show", "sweeps.__main__"}
-    | {"sweeps.accept", "sweeps.report"},
-    {"sweeps.command", "sweeps.running.plan", "sweeps.callable"},
+    | {"sweeps.accept", "sweeps.report", "sweeps.monitor"},
+    {"sweeps.command", "sweeps.running.plan", "sweeps.callable", "sweeps.monitoring"},
     {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer", "sweeps.release"} | {"sweeps.reporting"},
     {"sweeps.answers.judgement"},
     {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper"}
@@ -63,7 +63,7 @@ PLACES = {
     | {"sweeps.searching.beginnings", "sweeps.searching.outcomes", "sweeps.searching.pruners"}
     | {"sweeps.reporting.importance"},
     "mlflow": {"sweeps.tracking.runs", "sweeps.tracking.client", "sweeps.tracking.dataset"}
-    | {"sweeps.release.packaging", "sweeps.release.registry"},
+    | {"sweeps.release.packaging", "sweeps.release.registry", "sweeps.release.released", "sweeps.monitoring.logged"},
     "rich": {"sweeps.api", "sweeps.lr_scan", "sweeps.search", "sweeps.show", "sweeps.__main__", "sweeps.command"}
     | {
         "sweeps.running.progress",
@@ -74,8 +74,10 @@ PLACES = {
     }
     | {"sweeps.report"}
     | {"trainable.single.console"},
-    "matplotlib": {"sweeps.release.pictures", "sweeps.reporting.png", "sweeps.answers.tables"},
-    "scipy": {"sweeps.answers.statistics", "sweeps.reporting.compare", "trainable.release.drift"},
+    "matplotlib": {"sweeps.release.pictures", "sweeps.reporting.png", "sweeps.answers.tables"}
+    | {"sweeps.monitoring.picture"},
+    "scipy": {"sweeps.answers.statistics", "sweeps.reporting.compare"}
+    | {"trainable.release.drift", "trainable.release.decay"},
     "sklearn": {"trainable.tasks.digits", "trainable.tabular.preparation"},
     "pandas": {"sweeps.answers.result", "trainable.tabular.schema", "trainable.tabular.preparation"}
     | {"trainable.tabular.arrived"},

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trainable.data import num_samples_of
-from trainable.release.histogram import Array, described
+from trainable.release.histogram import Array, described_all
 from trainable.release.speed import measured
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ def baseline_of(
 
     `model` is on the CPU and in evaluation. A generator seeded by config.seed picks the samples that are kept.
     """
-    names = task.code_names(preparing)
     columns = columns_of(task, train_examples, preparing, config.seed)
     return {
         "format": FORMAT,
-        "features": {name: described(values, names.get(name, ()), config.seed) for name, values in columns.items()},
+        "features": described_all(columns, task.code_names(preparing), config.seed),
         "num_samples": num_samples_of(train_examples),
         "metrics": dict(metrics),
         "speed": measured(task, model, some_samples(test_examples, AT_A_TIME)),

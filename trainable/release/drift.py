@@ -31,7 +31,7 @@ class ColumnDrift:
     name: str
     psi: float
     psi_raw: float
-    test: str
+    method: str
     statistic: float
     p: float
     p_corrected: float

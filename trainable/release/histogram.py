@@ -18,13 +18,14 @@ Array = NDArray[Any]
 NUM_BINS = 10  # of numbers, by quantiles: what the usual thresholds of the stability index are said for
 MIN_CODE_SHARE = 0.01  # of training's values; rarer codes share a bin
 MOST_CODES = 30
-MOST_SAMPLED = 2000  # values of a column that are kept for the two-sample test
+MOST_SAMPLED, LEAST_SAMPLED = 2000, 500  # values of a column that are kept for the two-sample test
+MOST_SAMPLED_OF_ALL = 100_000  # of all columns together, as long as each has the least
 DIGITS = 6  # significant ones of a number: what is equal in the file is equal after any arithmetic on the way
 LEAST_BLOCKS = 8  # that the likeness of neighbours is seen from
 OTHER, GAP = "other", "missing"
 
 
-def described(values: Array, names: Sequence[str], seed: int) -> dict[str, Any]:
+def described(values: Array, names: Sequence[str], seed: int, most_sampled: int = MOST_SAMPLED) -> dict[str, Any]:
     """A column of training as plain values: its bins, their counts, and a bounded sample of numbers.
 
     values: (N,) floats; or (N,) or (N, T) integers, codes of categories, of which one below 0 is nothing.
@@ -37,14 +38,22 @@ def described(values: Array, names: Sequence[str], seed: int) -> dict[str, Any]:
     counts, _ = counted(found, values)
     found["counts"] = counts.astype(int).tolist()
     rows = numpy.arange(len(column))
-    if len(column) > MOST_SAMPLED:
-        rows = numpy.sort(numpy.random.default_rng(seed).choice(rows, MOST_SAMPLED, replace=False))
+    if len(column) > most_sampled:
+        rows = numpy.sort(numpy.random.default_rng(seed).choice(rows, most_sampled, replace=False))
     found["sample"] = [None if math.isnan(value) else value for value in column[rows].tolist()]
     if len(known):
         quartiles = rounded(numpy.quantile(known, [0, 0.25, 0.5, 0.75, 1])).tolist()
         spread = {"mean": float(known.mean()), "deviation": float(known.std())}
         found |= {**spread, **dict(zip(("min", "low", "median", "high", "max"), quartiles, strict=True))}
     return found
+
+
+def described_all(
+    columns: Mapping[str, Array], names: Mapping[str, Sequence[str]], seed: int
+) -> dict[str, dict[str, Any]]:
+    """Every column, with smaller samples where there are many columns."""
+    most = max(LEAST_SAMPLED, min(MOST_SAMPLED, MOST_SAMPLED_OF_ALL // max(1, len(columns))))
+    return {name: described(values, names.get(name, ()), seed, most) for name, values in columns.items()}
 
 
 def counted(described: Mapping[str, Any], values: Array) -> tuple[Array, float]:

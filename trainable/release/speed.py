@@ -5,6 +5,7 @@ A fixed piece of arithmetic is timed beside it: a machine that is busy, or slowe
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +42,25 @@ def measured(task: Task, model: nn.Module, samples: Batch) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """What speed depends on: measurements of equal ones can be compared."""
     return {"device": "cpu", "processor": _processor(), "threads": torch.get_num_threads()}
+
+
+def use_threads(num: int) -> None:
+    """As many as at acceptance; fewer only where the machine has fewer, which is then another machine."""
+    torch.set_num_threads(max(1, min(num, os.cpu_count() or 1)))
+
+
+def best_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two measurements the faster, number by number: what else a machine does only ever slows down."""
+    latency = {
+        size: {name: min(found[name], other["latency_ms"][size][name]) for name in found}
+        for size, found in one["latency_ms"].items()
+    }
+    return {
+        **one,
+        "latency_ms": latency,
+        "throughput": max(one["throughput"], other["throughput"]),
+        "reference_ms": min(one["reference_ms"], other["reference_ms"]),
+    }
 
 
 def slowdown(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, float]:

@@ -60,7 +60,7 @@ def test_numbers_are_compared_as_scipy_does() -> None:
     found = one(then, now)
     assert found.statistic == pytest.approx(wanted.statistic, rel=1e-6)
     assert wanted.pvalue <= found.p <= 1.2 * wanted.pvalue  # the limit for many samples: never too small
-    assert found.test == "Kolmogorov-Smirnov"
+    assert found.method == "Kolmogorov-Smirnov"
 
 
 def test_categories_are_compared_as_scipy_does() -> None:
@@ -70,7 +70,7 @@ def test_categories_are_compared_as_scipy_does() -> None:
     wanted = stats.chi2_contingency(table, correction=False)
     found = one(then, now)
     assert (found.statistic, found.p) == pytest.approx((wanted.statistic, wanted.pvalue))
-    assert found.test == "chi-square"
+    assert found.method == "chi-square"
 
 
 def test_bins_hold_tenths_and_a_gap_has_its_own() -> None:

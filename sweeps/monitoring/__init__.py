@@ -1,0 +1,1 @@
+"""A released model beside fresh data: what is measured, judged, said, drawn and logged."""
