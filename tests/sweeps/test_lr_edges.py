@@ -115,7 +115,7 @@ def test_until_the_winner_lies_inside(scan: Scan, launch_folder: Path) -> None:
     assert again["verdict"] == result["verdict"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_beyond_the_edge(tmp_path: Path) -> None:
     """The resume, without the flag, trains the rest of the extension and goes on to the unbroken answer."""
     slow = ("--set", "task.sleep_s=0.02")
