@@ -24,7 +24,7 @@ from sweeps.release.candidate import Candidate, Weights, best_weights, candidate
 from sweeps.release.evidence import baseline, errors, export, released_model
 from sweeps.release.openings import note_opening, note_samples, openings_of
 from sweeps.release.packaging import Packed
-from sweeps.release.registry import NotReachable, Registered, checked_model_name, register
+from sweeps.release.registry import NotReachable, Registered, checked_model_name, default_model_name, register
 from sweeps.release.telling import definition_told, metrics_told, weights_told
 from sweeps.release.words import load_words, refusal, report_of
 from sweeps.running.failures import StorageLost, storage_problem
@@ -65,7 +65,7 @@ def parser() -> Parser:
     add("--again", action="store_true", help="open the test samples once more; it is recorded")
     add("--partial", action="store_true", help="accept from a sweep that is not finished; it is recorded")
     add("--allow-drift", action="store_true", help="accept though the task's code or its data changed; it is recorded")
-    add("--model", metavar="NAME", help="its name in MLflow's registry (default: the task's)")
+    add("--model", metavar="NAME", help="its name in MLflow's registry (default: the task's, with its file's)")
     add("--register", action="store_true", help="register what was accepted before; opens nothing")
     add("--tracking-uri", metavar="URI", help="another store than the sweep's own")
     add("--json", action="store_true", help="print all of it as JSON on stdout, and nothing else there")
@@ -139,7 +139,7 @@ def _run(folder: Folder, asked: Mapping[str, Any], uri: str | None) -> tuple[Acc
             accepted = _accept(folder, ledger, asked)
         uri = uri or present_store(folder, ledger)
         told = accepted.told
-        name = asked["model"] or checked_model_name(told["task"].rpartition(":")[2].lower())
+        name = asked["model"] or default_model_name(told["task"], told["task_settings"])
         _say(f"registering it as {name} at {uri}")
         try:
             registered = register(accepted, uri, name, ledger.attribute("mlflow_run_id"))

@@ -88,7 +88,8 @@ def errors(outcomes: Outcomes, preparing: Mapping[str, Any], title: str, folder:
     """Confusions or errors, also as a picture; None where the task has neither. preparing: may name the classes."""
     if outcomes.answers is None or outcomes.truth is None or not len(outcomes.truth):
         return None
-    names = preparing.get("classes")
+    schema = preparing.get("schema")  # of a table
+    names = (schema if isinstance(schema, Mapping) else preparing).get("classes")
     known = [str(name) for name in names] if isinstance(names, list) else None
     found = errors_of(outcomes.answers, outcomes.truth, known, classes=not outcomes.quantity)
     draw_errors(found, outcomes.answers, outcomes.truth, title, folder)

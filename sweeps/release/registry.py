@@ -54,6 +54,13 @@ def checked_model_name(name: str) -> str:
     return name
 
 
+def default_model_name(task: str, settings: Mapping[str, Any]) -> str:
+    """The task's short name, with that of its file where it has one: models of other data are no rivals."""
+    short, path = task.rpartition(":")[2].lower(), settings.get("path")
+    words = [short, *([Path(str(path)).stem] if path else [])]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-._")[:100] or "model"
+
+
 def register(accepted: Accepted, uri: str, model_name: str, parent_run_id: str | None) -> Registered:
     """Send an acceptance to MLflow at `uri` and register its model. Raises NotReachable; then nothing has an alias that
     it should not have, and doing it again goes on."""

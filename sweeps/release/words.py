@@ -89,12 +89,14 @@ def validation_words(told: Mapping[str, Any]) -> str:
     ends = interval(test)
     if test["low"] <= val <= test["high"]:
         return f"validation was about right: its {name}, {val:.4g}, lies within the interval of the test, {ends}"
-    if (val < test["low"]) == (mode == "min"):
-        return (
-            f"validation was optimistic: its {name}, {val:.4g}, is better than all of the test's interval, {ends}; the "
-            "test is what to expect"
-        )
-    return f"validation was pessimistic: its {name}, {val:.4g}, is worse than all of the test's interval, {ends}"
+    better = (val < test["low"]) == (mode == "min")
+    words = f"its {name}, {val:.4g}, is {'better' if better else 'worse'} than all of the test's interval, {ends}"
+    beside = told["val"]["metrics"][name]
+    if beside["low"] is not None and beside["low"] <= test["high"] and test["low"] <= beside["high"]:
+        words += f"; but its own interval, {interval(beside)}, overlaps: it may be chance"
+    elif better:
+        words += "; the test is what to expect"
+    return f"validation was {'optimistic' if better else 'pessimistic'}: {words}"
 
 
 def export_words(told: Mapping[str, Any]) -> str:

@@ -52,7 +52,9 @@ def bootstrap_ratio(
         means.append(sums[drawn].sum(1)[totals > 0] / totals[totals > 0])
     low, high = numpy.quantile(numpy.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     stretch = math.sqrt(num / (num - 1))
-    return mean - stretch * (mean - float(low)), mean + stretch * (float(high) - mean)
+    low, high = mean - stretch * (mean - float(low)), mean + stretch * (float(high) - mean)
+    # What is never negative, as most losses are, has no negative mean.
+    return max(low, 0.0) if (sums >= 0).all() else low, min(high, 0.0) if (sums <= 0).all() else high
 
 
 def paired_difference(
