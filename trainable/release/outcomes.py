@@ -89,6 +89,7 @@ def outcomes_of(
     autocast = numerics.autocast()
     at_a_time = min(num, config.eval_batch_size or max(MIN_BATCH, config.batch_size))
     group = math.ceil(num / MOST_UNITS)
+    at_a_time = max(group, at_a_time // group * group)  # so that the groups are the same whatever the batch size
     while True:
         batches = make_batches(examples, step_sizes(num, at_a_time, merge_single=False), device, config, shuffled=False)
         units = _Units(task, group)
