@@ -129,7 +129,8 @@ def _run(folder: Folder, asked: Mapping[str, Any], uri: str | None) -> tuple[Acc
     try:
         ledger = Ledger(folder.ledger)
     except Exception as error:  # a foreign or damaged database: Optuna's and SQLite's errors are many
-        raise ValueError(f"{folder.name}: its ledger cannot be read ({type(error).__name__}: {error})") from error
+        first = str(error).partition("\n")[0]
+        raise ValueError(f"{folder.name}: its ledger cannot be read ({type(error).__name__}: {first})") from error
     try:
         if asked["register"]:
             accepted = accepted_of(folder)
