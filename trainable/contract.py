@@ -134,6 +134,29 @@ class TaskContract:
                 else:
                     TrainConfig.from_dict({name: value})
 
+    def test_a_released_model_can_be_watched(self) -> None:
+        """Plain values are all that new samples need, and every column has a row for each sample."""
+        preparing = self.task.preparing(self.seed)
+        try:
+            kept = json.loads(json.dumps(preparing, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise AssertionError(f"preparing() is kept as JSON, and holds what JSON has not: {error}") from error
+        assert self.task.preparing(self.seed) == preparing, "preparing(seed) differs between two calls with one seed"
+        batch = self._batch()
+        untouched = copy.deepcopy(batch)
+        columns = self.task.features(batch, kept)
+        assert _equal(batch, untouched), "features() changes the batch in place"
+        assert columns, "features() gives no column that drift could be looked for in"
+        for name, values in columns.items():
+            whole = not (values.is_floating_point() or values.is_complex())
+            assert values.ndim == 1 or (whole and values.ndim == 2), (
+                f"features() gives {name!r} with the shape {tuple(values.shape)} and type {values.dtype}; give (N,) "
+                "floats, or (N,) or (N, T) integers"
+            )
+            assert len(values) == len(batch[0]), f"features() gives {len(values)} of {len(batch[0])} rows of {name!r}"
+        names = self.task.code_names(kept)
+        assert set(names) <= set(columns), "code_names() names columns that features() does not give"
+
     def test_the_checks_say_yes(self) -> None:
         """Among them: one batch is learned, the loss is that of its halves, evaluation is still, a resume is exact."""
         config = TrainConfig.from_dict({"device": "cpu", "threads": 1, "epochs": 2, "seed": self.seed, **self.config})

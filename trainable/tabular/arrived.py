@@ -20,6 +20,10 @@ MOST_NAMED = 5
 def read_rows(path: Path, separator: str, preparation: Preparation, dropped: tuple[str, ...]) -> pandas.DataFrame:
     """The rows, as they can be prepared. Raises ValueError for no rows, other columns and other types."""
     schema = preparation.schema
+    if path.is_file() and not path.stat().st_size:
+        raise ValueError(
+            f"{path.absolute()} is empty; give a CSV file with a line of column names and at least one row"
+        )
     frame = read_csv(path, separator, "fresh data of this task are a CSV file with the columns of the training data")
     given = [str(name) for name in frame.columns]
     missing = [name for name in schema.columns if name not in given]

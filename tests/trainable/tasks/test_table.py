@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,18 @@ import numpy
 import pandas
 import pytest
 import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import accuracy_score, mean_absolute_error, mean_squared_error
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from tests.trainable.tasks.formats import write_table
 from tests.trainable.toys import train
 from trainable.__main__ import main
 from trainable.contract import TaskContract
+from trainable.tabular.preparation import Preparation
 from trainable.task import load_task
 from trainable.tasks.table import Table
 
@@ -109,6 +115,27 @@ def test_columns_of_every_kind(tmp_path: Path) -> None:
     assert (preparation.centre, preparation.scale) == pytest.approx(
         (train_rows["price"].mean(), train_rows["price"].std(ddof=0))
     )
+
+
+def test_it_is_what_scikit_learn_makes_of_the_rows(tmp_path: Path) -> None:
+    """To the bit, also after a way through JSON."""
+    task = Table(path=mixed(tmp_path), target="price")
+    schema = task.preparation(0).schema
+    frame = pandas.read_csv(task.path)
+    columns = frame.assign(open=frame["open"].astype(float), colour=frame["colour"].fillna(""))
+    numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    encoder = OneHotEncoder(categories=list(schema.categories.values()), handle_unknown="ignore")
+    transformer = ColumnTransformer(
+        [
+            ("numbers", numbers, list(schema.numbers)),
+            ("missing", MissingIndicator(features="all"), list(schema.with_missing)),
+            ("categories", encoder, list(schema.categories)),
+        ]
+    ).fit(columns.iloc[task.splits(0).indices["train"]])
+    wanted = torch.as_tensor(transformer.transform(columns), dtype=torch.float32)
+    assert torch.equal(task.preparation(0).features(frame), wanted)
+    kept = json.loads(json.dumps(task.preparing(0), allow_nan=False))
+    assert Preparation.from_plain(kept) == task.preparation(0)
 
 
 def test_statistics_are_of_the_train_rows_alone(tmp_path: Path) -> None:
