@@ -6,14 +6,18 @@ Knows no sweeps and no servers.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,8 +136,7 @@ def _save_graph(folder: Path, model: nn.Module, call: Call) -> str | None:
     except TypeError:  # numpy has no such numbers
         example = call.inputs
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             mlflow.pytorch.save_model(
                 model,
                 str(folder),
@@ -147,9 +150,23 @@ def _save_graph(folder: Path, model: nn.Module, call: Call) -> str | None:
         raise
     except Exception as error:  # whatever torch.export meets in somebody's model
         _clear(folder)
-        words = " ".join(str(error).split())
+        words = " ".join(str(error).split()).partition(" For more information")[0]
         return f"torch.export refuses it: {type(error).__name__}: {words[:_LONGEST_REASON]}"
     return None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What cannot be exported is said by us, in words: torch would print the graph and its own doubts."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _signature(call: Call) -> Any:
@@ -207,7 +224,9 @@ def _compare(folder: Path, model: nn.Module, batches: Sequence[tuple[Tensor, ...
         )
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            return float("inf"), 0.0, f"it cannot be loaded back: {last[:_LONGEST_REASON]}"
+            sizes = ", ".join(str(len(batch[0])) for batch in batches)
+            asked = f"loaded back and called with {sizes} samples at a time" if batches else "loaded back"
+            return float("inf"), 0.0, f"{asked}, it fails: {last[:_LONGEST_REASON]}"
         theirs = torch.load(came, weights_only=True)
     apart, largest = 0.0, 1.0
     with torch.inference_mode():
@@ -222,8 +241,6 @@ def _compare(folder: Path, model: nn.Module, batches: Sequence[tuple[Tensor, ...
 
 def _clear(folder: Path) -> None:
     """Take a folder of ours away; under another name first, so that a crash leaves no half of it under this one."""
-    import shutil
-
     if folder.exists():
         doomed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part")
         folder.rename(doomed)
