@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from sweeps import lr_scan, search
+from sweeps import accept, lr_scan, search
 from sweeps.searching.beginnings import proposed_ahead
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import ROOT, environment, run_command
@@ -105,9 +105,11 @@ def test_the_example_space_can_be_searched() -> None:
     assert all(("nesterov" in params) is (params["optimizer"] == "sgd") for params in found)
 
 
-def test_every_flag_that_is_named_exists() -> None:
-    flags = {flag for command in (search, lr_scan) for a in command.parser()._actions for flag in a.option_strings}
-    section = README.partition("### Search")[2].partition("### From Python")[0]
+@pytest.mark.parametrize(("title", "commands"), [("Search", (search, lr_scan)), ("Accept", (accept,))])
+def test_every_flag_that_is_named_exists(title: str, commands: tuple[Any, ...]) -> None:
+    flags = {flag for command in commands for a in command.parser()._actions for flag in a.option_strings}
+    section = README.partition(f"### {title}\n")[2].partition("\n### ")[0]
+    assert section
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", section)) <= flags
 
 
