@@ -23,6 +23,8 @@ from cluster.connect import this_machine
 from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.record.store import Folder, checked_name, checked_results
+from sweeps.reporting.commands import dashboard_command
+from sweeps.reporting.commands import mlflow_command as mlflow_command
 from sweeps.running.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
 from sweeps.running.conduct import Outcome, conduct
 from sweeps.running.failures import StorageLost, storage_problem
@@ -209,8 +211,8 @@ def num_seeds_of_flags(asked: Mapping[str, Any], default: int) -> int:
     return int(num_seeds)
 
 
-def print_end(outcome: Outcome, table: Table, question: str, advice: str | None = None) -> None:
-    """The answer on stdout: the table, what failed, the verdict, and where everything is."""
+def print_end(outcome: Outcome, table: Table, question: str) -> None:
+    """The answer on stdout: the table, what failed, the verdict, where everything is, and what to try next."""
     result, folder = outcome.result, outcome.folder
     # A table fits itself into a terminal; a pipe or a file gets whole lines, however long.
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 1000)
@@ -222,17 +224,17 @@ def print_end(outcome: Outcome, table: Table, question: str, advice: str | None 
     console.print(f"\n{result.verdict}\n", markup=False)
     for remark in outcome.remarks:
         console.print(remark, markup=False)
-    if advice:
-        console.print(advice, markup=False)
+    report = outcome.report
+    if report is not None and report.diagnosis:
+        console.print(report.diagnosis, markup=False)
     console.print(f"results  {folder.path}", markup=False)
-    console.print(f"curves   {folder.plot}", markup=False)
+    if report is not None:
+        console.print(f"report   {report.page}", markup=False)
     console.print(f"MLflow   {mlflow_command(result.tracking_uri)}", markup=False)
+    console.print(f"Optuna   {dashboard_command(folder)}", markup=False)
     console.print(f"resume   {resume_command(folder, question)}", markup=False)
-
-
-def mlflow_command(uri: str) -> str:
-    """What opens MLflow's pages on these runs."""
-    return f"open {uri}" if uri.startswith("http") else f'mlflow ui --backend-store-uri "{uri}"'
+    if report is not None and report.step is not None:
+        console.print(f"next     {report.step.command}\n         {report.step.why}", markup=False)
 
 
 def leave(code: int) -> NoReturn:

@@ -34,7 +34,6 @@ from sweeps.lr.ranges import AUTO_VALUES, learning_rates
 from sweeps.running.conduct import Outcome
 from sweeps.running.placement import Wish
 from sweeps.running.plan import plan_question, print_plan
-from sweeps.running.resume import resume_command
 from sweeps.sweep import Sweep
 from trainable.config import TrainConfig
 from trainable.task import absolute_settings, absolute_spec, load_task
@@ -165,14 +164,12 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
         print(result.to_json())
         return
     unranked = [trial for trial in result.trials if trial.number not in {other.number for other in ranked}]
-    title, advice = f"{result.name} ({result.status})", None
+    title = f"{result.name} ({result.status})"
     if any(len(one.trials) > 1 for one in result.configurations):
         table = seeds_table(result.configurations, MEASURE, title)
     else:
         table = ranking_table(ranked, unranked, MEASURE, title)
-        if len(ranked) > 1:
-            advice = f"one seed: {resume_command(outcome.folder)} --seeds 3 would tell how sure this is"
-    print_end(outcome, table, QUESTION, advice)
+    print_end(outcome, table, QUESTION)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ from sweeps.running.budget import BUDGET_FLAGS
 from sweeps.running.conduct import Outcome
 from sweeps.running.placement import Wish
 from sweeps.running.plan import plan_question, print_plan
-from sweeps.running.resume import resume_command
 from sweeps.searching.answer import SearchJudge
 from sweeps.searching.beginnings import proposed_ahead
 from sweeps.searching.files import observations_of, points_of, space_of
@@ -258,13 +257,9 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
     sweep = outcome.sweep
     if result.configurations:
         table = seeds_table(result.configurations, sweep.metric, title)
-        advice = None
     else:
         table = search_table(judgement.ranked, judgement.trials, sweep, title)
-        advice = None
-        if len(judgement.ranked) > 1 and not sweep.metrics and sweep.num_seeds == 1:
-            advice = f"more of it: {resume_command(outcome.folder, QUESTION)} --trials {2 * (sweep.num_trials or 1)}"
-    print_end(outcome, table, QUESTION, advice)
+    print_end(outcome, table, QUESTION)
 
 
 if __name__ == "__main__":

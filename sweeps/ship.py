@@ -14,6 +14,7 @@ from sweeps.cli import Parser, fail
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, checked_results, existing_sweep
 from sweeps.record.trial import TERMINAL
+from sweeps.reporting.make import report_files
 from sweeps.running.conduct import MLFLOW_STATUS, RunIds, start_tracker
 from sweeps.tracking.moved import present_store, settle
 from sweeps.tracking.tracker import resolve_uri
@@ -76,7 +77,7 @@ def ship(folder: Folder, uri: str | None = None) -> tuple[str, str | None]:
 
 
 def _files(folder: Folder) -> list[Path]:
-    return [folder.plot, folder.result]
+    return [folder.result, *report_files(folder)]
 
 
 def _status(folder: Folder, unfinished: bool) -> str:

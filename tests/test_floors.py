@@ -74,7 +74,7 @@ PLACES = {
     }
     | {"sweeps.report"}
     | {"trainable.single.console"},
-    "matplotlib": {"sweeps.release.pictures", "sweeps.reporting.png", "sweeps.answers.tables"}
+    "matplotlib": {"sweeps.release.pictures", "sweeps.reporting.png"}
     | {"sweeps.monitoring.picture"},
     "scipy": {"sweeps.answers.statistics", "sweeps.reporting.compare"}
     | {"trainable.release.drift", "trainable.release.decay"},

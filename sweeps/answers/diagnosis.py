@@ -69,7 +69,8 @@ def diagnose(reports: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
         return _found("unstable", f"the training loss rose again, from {min(low_train):.3g} to about {train_end:.3g}")
     rise = val_end - low_val[best]
     if rise > max(ROSE_AGAIN * max(gain, 0.0), JITTER * _jitter(val)) and train_end < low_train[best]:
-        words = f"val_loss rose from {low_val[best]:.3g} at epoch {epochs[best]:g} to about {val_end:.3g}, "
+        lowest = min(range(max(best - 1, 0), min(best + 2, len(val))), key=lambda index: val[index])
+        words = f"val_loss rose from {val[lowest]:.3g} at epoch {epochs[lowest]:g} to about {val_end:.3g}, "
         return _found("overfit", words + f"while train_loss fell on, to {train_end:.3g}")
     if _falls_on(train, fall) and _falls_on(val, max(gain, 0.0)):
         return _found("too_short", f"both losses still fall {numbers}")

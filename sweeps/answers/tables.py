@@ -1,12 +1,11 @@
-"""The answer of a sweep as a table and as a plot of loss curves.
+"""The answer of a sweep as a table.
 
 Knows what the ledger and the history say, and nothing of how it came about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -21,8 +20,6 @@ from trainable.settings import TASK_PREFIX
 
 MOST_ROWS = 20  # of a search's table; the rest is counted
 MOST_COLUMNS = 4  # for parameters; of more, each row is one text that takes as many lines as it needs
-MOST_NAMED = 10  # configurations in the plot: it has so many colours
-SMOOTH_SHARE = 0.05  # of the steps that a smoothed curve averages over; the raw losses stand behind it
 
 
 def ranking_table(ranked: Sequence[TrialRecord], unranked: Sequence[TrialRecord], key: str, title: str) -> Table:
@@ -139,50 +136,3 @@ def search_table(order: Sequence[TrialRecord], trials: Sequence[TrialRecord], sw
         table.caption = f"and {len(rows) - MOST_ROWS} more, all of them in result.json"
         table.caption_justify = "left"
     return table
-
-
-def plot_losses(curves: Mapping[str, Sequence[Sequence[float]]], path: Path, title: str) -> None:
-    """The training loss of every configuration over its steps, as a PNG: its mean over seeds, smoothed, before the raw
-    losses of each. `curves`: label -> for each seed one loss a step, the best first; of many the rest is grey."""
-    # The object-oriented interface needs no display and leaves no global state behind.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for index, (label, over_seeds) in enumerate(curves.items()):
-        named = index < MOST_NAMED
-        color = f"C{index}" if named else "0.75"
-        for losses in over_seeds if named else ():
-            axes.plot(range(1, len(losses) + 1), losses, color=color, alpha=0.25, linewidth=1)
-        mean = _smoothed(_mean_curve(over_seeds))
-        axes.plot(
-            range(1, len(mean) + 1), mean, color=color, label=label if named else None, linewidth=2 if named else 1
-        )
-    axes.set(xlabel="step", ylabel="training loss", title=title)
-    if any(value > 0 for over_seeds in curves.values() for losses in over_seeds for value in losses):
-        axes.set_yscale("log")
-    axes.grid(visible=True, alpha=0.3)
-    if curves:
-        axes.legend()
-    figure.savefig(path, dpi=120, format="png")
-
-
-def _mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
-    """The mean at each step, over the curves that got so far."""
-    columns = (
-        [curve[step] for curve in curves if step < len(curve)] for step in range(max(map(len, curves), default=0))
-    )
-    return [sum(column) / len(column) for column in columns]
-
-
-def _smoothed(values: Sequence[float]) -> list[float]:
-    """An exponential average without the bias of its start (as Adam's)."""
-    new = 1 / max(1.0, SMOOTH_SHARE * len(values))
-    smooth, weight, found = 0.0, 0.0, []
-    for value in values:
-        smooth = (1 - new) * smooth + new * value
-        weight = (1 - new) * weight + new
-        found.append(smooth / weight)
-    return found

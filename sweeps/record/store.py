@@ -53,10 +53,6 @@ class Folder:
         return self.path / "result.json"
 
     @property
-    def plot(self) -> Path:
-        return self.path / "loss_curves.png"
-
-    @property
     def splits(self) -> Path:
         return self.path / "splits.json"
 

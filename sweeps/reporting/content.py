@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from sweeps.answers.diagnosis import ADVICE
+from sweeps.answers.diagnosis import ADVICE, Diagnosis
 from sweeps.answers.seeds import Configuration
 from sweeps.record.trial import TrialRecord
 from sweeps.reporting.drawing import Figure, short
@@ -127,6 +127,11 @@ def _over_seeds(facts: Facts, names: Sequence[str], shown: Sequence[str]) -> Tab
 def _mean(one: Configuration, name: str) -> str:
     found = [one.trials[seed].metrics[name] for seed in one.counted if name in one.trials[seed].metrics]
     return f"{sum(found) / len(found):.4g}" if found else ""
+
+
+def diagnosis_of_best(facts: Facts) -> Diagnosis | None:
+    track = facts.tracks.get(facts.best.number) if facts.best is not None else None
+    return track.diagnosis if track is not None else None
 
 
 def diagnosis_lines(facts: Facts) -> list[str]:

@@ -122,7 +122,7 @@ def _in_view(facts: Facts, order: Sequence[TrialRecord], values: Sequence[float]
     return (min(values), top) if max(values) > top > min(values) else None
 
 
-def history(facts: Facts) -> Figure | None:
+def by_number(facts: Facts) -> Figure | None:
     """What each trial came to, in the order of their numbers, and the best so far; None where no order means anything
     (a scan tries what it was given) or no trial has a value."""
     if not facts.sweep.space or facts.sweep.metrics:

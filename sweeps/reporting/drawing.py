@@ -16,6 +16,7 @@ Kind = Literal["line", "points", "bars", "spans"]
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#999933")
 GREY = "#8a8f98"
 DECADE = 10.0
+FEW_DECADES = 1.5  # up to which 2 and 5 have room between the powers of ten
 STATE_COLOURS = {
     "complete": "#0072b2", "pruned": "#e69f00", "diverged": "#d55e00", "failed": "#cc79a7", "running": "#56b4e9",
     "waiting": GREY,

@@ -88,9 +88,12 @@ class Facts:
         return sorted(self.begun, key=lambda trial: (rank.get(trial.number, len(rank)), trial.number))
 
     def value(self, trial: TrialRecord) -> float | None:
-        """What the trial is ranked by; None where it has nothing finite."""
+        """What the trial is ranked by, of a pruned one so far; None where it has nothing finite, or the last that it
+        said is not what it came to."""
         value = trial.metrics.get(self.measure)
-        return None if value is None or not math.isfinite(value) else value
+        if value is None or not math.isfinite(value) or trial.state in ("diverged", "failed"):
+            return None
+        return value
 
     def searched(self) -> list[str]:
         """The names that differ between trials, without the seed where trials repeat over seeds."""

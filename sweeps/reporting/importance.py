@@ -36,16 +36,19 @@ def importances_of(facts: Facts) -> Importances:
     names = facts.searched()
     if len(names) < 2:
         return Importances({}, "One hyperparameter was varied: there is nothing to compare it with.")
-    some = [(without_seed(trial.params), value) for trial in facts.begun if (value := facts.value(trial)) is not None]
+    complete = [trial for trial in facts.begun if trial.state == "complete"]
+    some = [(without_seed(trial.params), value) for trial in complete if (value := facts.value(trial)) is not None]
     everywhere = [name for name in names if all(name in params for params, _ in some)]
     num = len(some)
-    if num < FEWEST or len(everywhere) < 2 or len({value for _, value in some}) < 2:
-        return Importances({}, f"{num} trial(s) have a value: too few to say which hyperparameter decided.")
+    if num < FEWEST or len(everywhere) < 2:
+        return Importances({}, f"{num} complete trial(s): too few to say which hyperparameter decided.")
     shares = importances([params for params, _ in some], [value for _, value in some], everywhere)
     if not shares:
         return Importances({}, "No hyperparameter explains the differences between these trials.")
     trusted = TRUSTED_EACH * len(everywhere)
-    words = f"By fANOVA (Hutter et al. 2014), over {num} trials: the share of the differences in {facts.measure}"
+    words = (
+        f"By fANOVA (Hutter et al. 2014), over {num} complete trials: the share of the differences in {facts.measure}"
+    )
     words += " that each explains."
     if num < trusted:
         words += f" Do not rely on it: {len(everywhere)} hyperparameters need about {trusted} trials."
@@ -59,6 +62,8 @@ def importances(points: Sequence[Mapping[str, Any]], values: Sequence[float], na
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
+    if len(set(values)) < 2:
+        return {}
     ranges, encoded = {}, [dict[str, Any]() for _ in points]
     for name in names:
         column = [point[name] for point in points]

@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sweeps.reporting.drawing import Axis, Figure, Panel, Series
+from sweeps.reporting.drawing import FEW_DECADES, Axis, Figure, Panel, Series
 
 SYMBOLS = {"cross": "cross", "x": "x-thin-open", "dot": "circle"}
-FEW_DECADES = 1.5  # up to which 2 and 5 have room between the powers of ten
 BESIDE_LOG = 0.05  # of an axis' length, as plotly would leave free where it sets the limits itself
 
 
@@ -93,5 +92,5 @@ def _shortened(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _safe(text: str) -> str:
-    """plotly reads some tags in its texts; a value that has any shall look as it is written."""
-    return html.escape(text, quote=False)
+    """plotly reads some tags and formulas in its texts; a value that has any shall look as it is written."""
+    return html.escape(text, quote=False).replace("$", "&#36;")

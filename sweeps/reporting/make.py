@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeps.answers.judgement import Judgement
+from sweeps.record.history import History
+from sweeps.record.ledger import Ledger
+from sweeps.record.store import Folder
 from sweeps.reporting.commands import commands_of
-from sweeps.reporting.content import sections, subtitle
-from sweeps.reporting.curves import history, loss_curves, timeline
+from sweeps.reporting.content import diagnosis_lines, diagnosis_of_best, sections, subtitle
+from sweeps.reporting.curves import by_number, loss_curves, timeline
 from sweeps.reporting.drawing import Figure
-from sweeps.reporting.facts import Facts
+from sweeps.reporting.facts import Facts, gather
 from sweeps.reporting.importance import Importances, importance_figure, importances_of
 from sweeps.reporting.next_step import NextStep, next_step
 from sweeps.reporting.page import page_of
@@ -34,6 +38,7 @@ class Report:
     figures: Sequence[Path]
     step: NextStep | None
     importances: Importances
+    diagnosis: str | None  # of the best, in words
 
     @property
     def files(self) -> list[Path]:
@@ -57,7 +62,27 @@ def make_report(facts: Facts, folder: Path) -> Report:
         write_text(facts.folder.path / name, json.dumps(content, indent=1))
     page = page_of(facts.sweep.name, subtitle(facts), sections(facts, figures, importances, step), commands_of(facts))
     write_text(folder / PAGE, page)
-    return Report(folder / PAGE, paths, step, importances)
+    said = next(iter(diagnosis_lines(facts)), None) if diagnosis_of_best(facts) else None
+    return Report(folder / PAGE, paths, step, importances, said)
+
+
+def try_report(
+    folder: Folder, ledger: Ledger, history: History, judgement: Judgement, state: str, verdict: str
+) -> tuple[Report | None, str | None]:
+    """The report at the end of a sweep, or a remark: the answer itself is on the disk, and no picture is worth it."""
+    try:
+        return make_report(gather(folder, ledger, history, judgement, state, verdict), folder.path), None
+    except Exception as error:  # the edge between the answer and its pictures
+        return None, (
+            f"the report could not be made ({type(error).__name__}: {error}); the answer is whole, and "
+            f"python -m sweeps.report {folder.name} tries again"
+        )
+
+
+def report_files(folder: Folder) -> list[Path]:
+    """What of a report is there, for whoever sends it on."""
+    names = [PAGE, *(f"{name}.png" for name in FIGURES)]
+    return [path for name in names if (path := folder.path / name).is_file()]
 
 
 def figures_of(facts: Facts, importances: Importances) -> list[Figure]:
@@ -67,7 +92,7 @@ def figures_of(facts: Facts, importances: Importances) -> list[Figure]:
         pareto(facts),
         importance_figure(importances),
         parallel(facts),
-        history(facts),
+        by_number(facts),
         timeline(facts),
     )
     return [figure for figure in found if figure is not None]

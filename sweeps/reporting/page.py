@@ -6,6 +6,7 @@ Everything that a user wrote (names, values, reasons) goes through `escape`. Kno
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import importlib.util
 import json
@@ -54,7 +55,7 @@ def page_of(title: str, subtitle: Sequence[str], sections: Sequence[Section], co
         "BODY": "\n".join(_section(section, index) for index, section in enumerate(sections)),
         "FOOTER": _footer(commands),
         "FIGURES": _for_script(figures),
-        "LIBRARY": _library() if figures else "",
+        "LIBRARY": library() if figures else "",
         "SCRIPT": _own("page.js"),
     }
     # Split first and filled in afterwards: what is filled in may hold @TITLE@ too.
@@ -72,8 +73,12 @@ def _for_script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _library() -> str:
-    """plotly.js, packed: a third of its size. It comes from plotly's package, which is not imported for that."""
+@functools.cache
+def library() -> str:
+    """plotly.js, packed: a third of its size. It comes from plotly's package, which is not imported for that.
+
+    Packing takes a tenth of a second, so whoever knows that there will be a page may ask for it ahead.
+    """
     found = importlib.util.find_spec("plotly")
     assert found is not None, "plotly is a dependency"
     assert found.origin is not None, "plotly is a package with files"

@@ -32,6 +32,8 @@ from sweeps.sweep import describe
 
 MOST_PANELS = 12  # hyperparameters with a panel of their own
 MOST_LINES = 200  # of the parallel coordinates: more of them are a grey area
+FEW = 8  # whole numbers, each of which has a tick
+TICK_CHARACTERS = 20  # of a value on an axis; of more, the picture has no room left
 OUTSIDE = 0.08  # of the height: how far beyond the worst value those stand that have none
 
 
@@ -49,13 +51,19 @@ class Scale:
 def scale_of(name: str, trials: Sequence[TrialRecord]) -> Scale:
     """Numbers stand where they are; whatever else there is, side by side."""
     values = [trial.params[name] for trial in trials if name in trial.params]
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values) and len(set(values)) <= FEW:
+        return Scale(Axis(name, ticks=[(float(v), str(v)) for v in sorted(set(values))]), {repr(v): v for v in values})
     if all(map(is_number, values)):
         log = spread_over_decades([float(value) for value in values])
         return Scale(Axis(name, log=log), {repr(value): float(value) for value in values})
-    texts = {repr(value): value if isinstance(value, str) else json.dumps(value, default=str) for value in values}
+    texts = {repr(value): _cut(value if isinstance(value, str) else json.dumps(value, default=str)) for value in values}
     order = sorted(texts, key=lambda key: texts[key])
     ticks = [(float(index), texts[key]) for index, key in enumerate(order)]
     return Scale(Axis(name, ticks=ticks), {key: float(index) for index, key in enumerate(order)})
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TICK_CHARACTERS else f"{text[: TICK_CHARACTERS - 3]}..."
 
 
 def against_parameters(facts: Facts, importances: Mapping[str, float]) -> Figure | None:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sweeps.reporting.drawing import Axis, Figure, Panel, Series
+from sweeps.reporting.drawing import FEW_DECADES, Axis, Figure, Panel, Series
 from trainable.files import BESIDE
 
 MARKERS = {
@@ -55,7 +55,7 @@ def _draw(axes: Any, panel: Panel, *, with_legend: bool) -> None:
     _scale(axes.yaxis, axes.set_yscale, axes.set_ylim, panel.y)
     axes.grid(visible=True, alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
-    if with_legend and labels:
+    if with_legend and (len(labels) > 1 or any(series.kind == "line" for series in panel.series if series.label)):
         axes.legend(handles[::-1][:MOST_LABELS], labels[::-1][:MOST_LABELS], fontsize="small")
 
 
@@ -82,6 +82,14 @@ def _draw_series(axes: Any, series: Series) -> None:
 def _scale(axis: Any, set_scale: Any, set_limits: Any, described: Axis) -> None:
     if described.log:
         set_scale("log")
+        low, high = described.limits or axis.get_data_interval()
+        few = math.log10(high / low) < FEW_DECADES
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+        # Plain numbers: 10^-3 as a formula is no easier to read, and costs a quarter of a second.
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
     if described.ticks:
         axis.set_ticks([place for place, _ in described.ticks], [_plain(text) for _, text in described.ticks])
     if described.limits:

@@ -23,20 +23,21 @@ from cluster.connect import connected, this_machine
 from sweeps.answers.judgement import Grow, Judge, Judgement, more_trials
 from sweeps.answers.remarks import exit_code, on_checks, on_failures
 from sweeps.answers.result import SweepResult
-from sweeps.answers.seeds import without_seed
-from sweeps.answers.tables import plot_losses
 from sweeps.record.drift import drift_tags, environment_tags, identity
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
 from sweeps.record.trial import TrialRecord
+from sweeps.reporting.facts import so_far
+from sweeps.reporting.make import Report, try_report
+from sweeps.reporting.page import library
 from sweeps.running.account import Account
 from sweeps.running.budget import NO_BUDGET, Budget, End
 from sweeps.running.failures import Refused
 from sweeps.running.placement import Placement, Wish, place
 from sweeps.running.progress import Progress
 from sweeps.running.signals import Interruption
-from sweeps.sweep import Sweep, check_size, describe
+from sweeps.sweep import Sweep, check_size
 from sweeps.tracking.moved import settle
 from sweeps.tracking.tracker import Tracker, import_client
 from trainable.files import write_text
@@ -57,6 +58,7 @@ class Outcome:
     folder: Folder
     exit_code: int
     remarks: Sequence[str]
+    report: Report | None = None  # None where it could not be made
 
 
 class Phases:
@@ -102,7 +104,7 @@ def conduct(
     check_size(sweep)
     if address is None:  # what can never be placed here is refused before Ray starts
         place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), sweep.num_planned, sweep.train)
-    threading.Thread(target=_import_ahead, daemon=True).start()
+    threading.Thread(target=_import_ahead, args=[bool(sweep.space)], daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_free_if_refused(folder))
@@ -171,7 +173,7 @@ def _run(
     tracker = start_tracker(ledger, folder)
     status, alike = "failed", None
 
-    def answer() -> tuple[SweepResult, Judgement, str | None]:
+    def answer() -> tuple[SweepResult, Judgement, Report | None, list[str]]:
         phases.end("trials_s")
         wait_s = TRACKING_WAIT_S if interruption.signal is None else INTERRUPTED_WAIT_S
         found = _answer(folder, ledger, history, tracker, judge, status, account.end, wait_s)
@@ -217,12 +219,13 @@ def _run(
     except BaseException:
         answer()
         raise
-    result, judgement, missing = answer()
+    result, judgement, report, doubts = answer()
     remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
     remarks += on_checks(folder)
     remarks += on_failures(ledger.trials(), alike, folder.name)
-    remarks += [missing] if missing else []
-    return Outcome(result, judgement, ledger.sweep, folder, exit_code(result, interruption.exit_code), remarks)
+    remarks += doubts
+    code = exit_code(result, interruption.exit_code)
+    return Outcome(result, judgement, ledger.sweep, folder, code, remarks, report)
 
 
 def _answer(
@@ -234,24 +237,21 @@ def _answer(
     status: str,
     end: End | None,
     wait_s: float,
-) -> tuple[SweepResult, Judgement, str | None]:
+) -> tuple[SweepResult, Judgement, Report | None, list[str]]:
     """Judge, and write it down: at once, and again when MLflow has told the runs' names."""
     result, judgement = _judge(folder, ledger, history, judge, status, end)
     write_text(folder.result, result.to_json())
-    curves: dict[str, list[list[float]]] = {}
-    order = {record.number: rank for rank, record in enumerate(judgement.ranked)}
-    for record in sorted(judgement.trials, key=lambda record: order.get(record.number, len(order))):
-        curves.setdefault(describe(without_seed(record.params)), []).append(history.curve(record.number, "loss"))
-    plot_losses(curves, folder.plot, f"{ledger.sweep.name}: training loss")
+    report, remark = try_report(folder, ledger, history, judgement, status, result.verdict)
     tracker.flush(wait_s, interrupted=status != "finished" or end is not None)
     RunIds(ledger, tracker).note()
     result, judgement = _judge(folder, ledger, history, judge, status, end)
     write_text(folder.result, result.to_json())
     ended_by = end.budget if end else {"finished": "trials"}.get(status, "none")
     tags = {"steadysweep.ended_by": ended_by}
-    missing = tracker.close(MLFLOW_STATUS[status], [folder.plot, folder.result], wait_s, tags)
+    files = [folder.result, *(report.files if report else ())]
+    missing = tracker.close(MLFLOW_STATUS[status], files, wait_s, tags)
     tracker.stop()
-    return result, judgement, missing
+    return result, judgement, report, [remark for remark in (remark, missing) if remark]
 
 
 def _judge(
@@ -260,8 +260,7 @@ def _judge(
     judgement = judge(ledger.trials(), history)
     verdict = judgement.verdict
     if status == "interrupted":
-        done = sum(record.state not in ("running", "waiting") for record in judgement.trials)
-        verdict = f"Interrupted: {done} of {len(judgement.trials)} trials are done. So far: {verdict}"
+        verdict = so_far(verdict, judgement.trials, status)
     if end is not None:
         verdict = f"{verdict} {end.words}"
     result = SweepResult(
@@ -316,9 +315,12 @@ class RunIds:
             self._ledger.note("mlflow_run_id", self._tracker.parent_run_id)
 
 
-def _import_ahead() -> None:
+def _import_ahead(is_search: bool) -> None:
     """Import what the end of a sweep needs while Ray starts; each import is cached for whoever comes next."""
     with contextlib.suppress(ImportError):  # whoever needs it will say so
         import_module("ray.tune")
         import_client()
         import_module("matplotlib.backends.backend_agg")
+        library()
+        if is_search:  # a second, which the end of a scan does not need
+            import_module("optuna.importance")

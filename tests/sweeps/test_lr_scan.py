@@ -115,7 +115,7 @@ def test_mlflow_holds_everything(scan: Scan, launch_folder: Path) -> None:
     client = MlflowClient(result["tracking_uri"])
     parent = client.get_run(result["mlflow_run_id"])
     assert (parent.info.status, parent.info.run_name) == ("FINISHED", "tracked")
-    assert {"loss_curves.png", "result.json", "sweep.json"} <= {
+    assert {"loss_curves.png", "report.html", "result.json", "sweep.json"} <= {
         file.path for file in client.list_artifacts(parent.info.run_id)
     }
     for trial in result["trials"]:
@@ -228,7 +228,15 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     """As a user runs it: the answer on stdout, progress on stderr, and only JSON on stdout with --json."""
     plain = run_command("--name", "plain", "--lrs", "1e-3", cwd=tmp_path)
     assert plain.returncode == 0, plain.stderr
-    for text in ("lr=0.001", "complete", "mlflow ui --backend-store-uri", "--resume plain", "loss_curves.png"):
+    for text in (
+        "lr=0.001",
+        "complete",
+        "mlflow ui --backend-store-uri",
+        "--resume plain",
+        "report.html",
+        "optuna-dashboard",
+        "next     python -m sweeps.lr_scan --resume plain",
+    ):
         assert text in plain.stdout
     assert "epoch 1/1" in plain.stderr
     spoken = run_command("--name", "spoken", "--lrs", "1e-3", "--json", cwd=tmp_path)
