@@ -50,6 +50,7 @@ def test_the_flags_are_few() -> None:
             "--cpus-per-trial",
             "--gpus-per-trial",
             "--address",
+            "--progress",
             "--json",
         ]
     ]
