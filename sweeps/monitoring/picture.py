@@ -46,7 +46,9 @@ def _draw_column(axes: Any, one: ColumnDrift) -> None:
     shown = [place for place in range(len(one.bins)) if one.then[place] or one.now[place]]
     for shift, shares, color, label in ((-0.2, one.then, THEN, "training"), (0.2, one.now, NOW, "now")):
         axes.bar([n + shift for n in range(len(shown))], [shares[n] for n in shown], 0.4, color=color, label=label)
-    axes.set_xticks(range(len(shown)), [_short(one.bins[place]) for place in shown], rotation=60, fontsize=7)
+    names = [_short(one.bins[place]) for place in shown]
+    turned = 60 if max(map(len, names), default=0) > 5 else 0
+    axes.set_xticks(range(len(shown)), names, rotation=turned, fontsize=7)
     axes.set_ylabel("share")
     axes.set_title(f"{_short(one.name, 40)}: index {one.psi:.2g}{_mark(one.level)}", fontsize=10)
     axes.legend(fontsize=8)

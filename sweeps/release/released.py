@@ -83,7 +83,11 @@ def _version(client: Any, uri: str) -> Any:
     if asked is None:
         raise ValueError(f"{uri!r} is no model; {HOW}")
     if asked["alias"]:
-        return client.get_model_version_by_alias(asked["name"], asked["alias"])
+        aliases = client.get_registered_model(asked["name"]).aliases
+        if asked["alias"] not in aliases:
+            known = ", ".join(f"{alias} (version {number})" for alias, number in sorted(aliases.items()))
+            raise ValueError(f"{asked['name']} has no alias {asked['alias']}; it has {known or 'none'}")
+        return client.get_model_version(asked["name"], str(aliases[asked["alias"]]))
     if asked["version"] and asked["version"] != "latest":
         return client.get_model_version(asked["name"], asked["version"])
     client.get_registered_model(asked["name"])  # for one that is not there: says so
