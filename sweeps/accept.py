@@ -26,7 +26,7 @@ from sweeps.release.openings import note_opening, note_samples, openings_of
 from sweeps.release.packaging import Packed
 from sweeps.release.registry import NotReachable, Registered, checked_model_name, default_model_name, register
 from sweeps.release.telling import definition_told, metrics_told, weights_told
-from sweeps.release.words import load_words, refusal, report_of
+from sweeps.release.words import load_words, refusal, report_of, watch_words
 from sweeps.running.failures import StorageLost, storage_problem
 from sweeps.search import SEARCH
 from sweeps.tracking.moved import present_store
@@ -257,11 +257,12 @@ def _print(accepted: Accepted, registered: Registered | None, *, as_json: bool) 
         return
     print("\n".join(report_of(told, registered)))
     print(f"model    {accepted.model}")
-    print(f"told     {accepted.path / 'acceptance.json'}")
+    print(f"details  {accepted.path / 'acceptance.json'}")
     for picture in accepted.pictures():
         print(f"errors   {picture}")
     if registered is not None:
         print(f"load     {load_words(told, registered)}")
+        print(f"watch    {watch_words(registered)}")
 
 
 if __name__ == "__main__":

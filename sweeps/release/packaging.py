@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeps.tracking.client import import_client
 from trainable.files import sync_folder
 from trainable.task import load_task
 
@@ -98,8 +99,7 @@ def load_folder(folder: Path) -> nn.Module:
 
     flavors = _flavors(folder)
     if "pytorch" in flavors:
-        import mlflow.pytorch
-
+        mlflow = _mlflow()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of versions, and of what torch calls old in its own files
             loaded: nn.Module = mlflow.pytorch.load_model(folder.resolve().as_uri())
@@ -116,11 +116,18 @@ def size_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in (folder / "data").rglob("*") if path.is_file())
 
 
-def _flavors(folder: Path) -> dict[str, Any]:
-    from mlflow.models import Model
+def _mlflow() -> Any:
+    """MLflow with its models, told first how to behave."""
+    import_client()
+    import mlflow.models
+    import mlflow.pytorch
 
+    return mlflow
+
+
+def _flavors(folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = Model.load(str(folder)).flavors
+        found: dict[str, Any] = _mlflow().models.Model.load(str(folder)).flavors
     except Exception as error:  # a file that is missing, or of anything
         raise ValueError(f"{folder} is no model folder ({type(error).__name__}: {error})") from error
     return found
@@ -128,9 +135,9 @@ def _flavors(folder: Path) -> dict[str, Any]:
 
 def _save_graph(folder: Path, model: nn.Module, call: Call) -> str | None:
     """Why it could not be made, None if it is there."""
-    import mlflow.pytorch
     import torch
 
+    mlflow = _mlflow()
     try:
         example: Any = call.inputs[0].numpy() if len(call.inputs) == 1 else call.inputs
     except TypeError:  # numpy has no such numbers
@@ -171,6 +178,8 @@ def _quiet() -> Iterator[None]:
 
 def _signature(call: Call) -> Any:
     import numpy
+
+    _mlflow()
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
@@ -196,11 +205,10 @@ def _signature(call: Call) -> Any:
 
 def _save_weights(folder: Path, model: nn.Module, task: str, settings: Mapping[str, Any]) -> None:
     import torch
-    from mlflow.models import Model
 
     (folder / "data").mkdir(parents=True)
     torch.save(model.state_dict(), folder / "data" / WEIGHTS)
-    told = Model()
+    told = _mlflow().models.Model()
     told.add_flavor(FLAVOR, weights=f"data/{WEIGHTS}", task=task, task_settings=json.dumps(dict(settings)))
     told.save(str(folder / "MLmodel"))
 

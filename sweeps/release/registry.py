@@ -163,6 +163,7 @@ def _version(client: Any, run: Any, name: str, told: Mapping[str, Any]) -> str:
         run_id=run.info.run_id,
         tags=tags,
         description=f"trial {told['trial']} of {told['sweep']}: {describe(told['params'])}",
+        await_creation_for=60,
     )
     return str(made.version)
 
@@ -192,7 +193,13 @@ def _side(uri: str, version: Any) -> Side | None:
     if "steadysweep.acceptance" not in version.tags:
         return None
     with tempfile.TemporaryDirectory() as here:
-        told = Path(download_artifacts(artifact_uri=f"{version.source}/{TOLD}", dst_path=here, tracking_uri=uri))
+        try:
+            told = Path(download_artifacts(artifact_uri=f"{version.source}/{TOLD}", dst_path=here, tracking_uri=uri))
+        except Exception as error:
+            # MLflow says so for a file that somebody deleted; a store that does not answer is another matter.
+            if type(error) is OSError or is_gone(error):
+                return None
+            raise
         accepted = Accepted(told.parent).told
         try:
             found = download_artifacts(artifact_uri=f"{version.source}/{OUTCOMES}", dst_path=here, tracking_uri=uri)

@@ -114,7 +114,13 @@ def load_words(told: Mapping[str, Any], registered: Registered) -> str:
     """How Python gets the model from the registry."""
     if told["export"]["kind"] == "pt2":
         return f'mlflow.set_tracking_uri("{registered.tracking_uri}"); mlflow.pytorch.load_model("{registered.uri}")'
-    return f'sweeps.release.packaging.load_folder(Path("...")), of the folder that {registered.uri} names'
+    return f'sweeps.release.released.load("{registered.uri}", "{registered.tracking_uri}").model'
+
+
+def watch_words(registered: Registered) -> str:
+    """The command that holds the model against fresh data."""
+    where = f' --tracking-uri "{registered.tracking_uri}"'
+    return f'python -m sweeps.monitor "{registered.uri}" --data FILE_OR_DIR{where}'
 
 
 def refusal(openings: Sequence[Any], name: str, there: str | None, registered: bool) -> str:

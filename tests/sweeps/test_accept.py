@@ -16,6 +16,7 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 from scipy import stats
+from sklearn.datasets import load_diabetes
 
 from sweeps import accept
 from sweeps.record.ledger import Ledger
@@ -24,8 +25,11 @@ from sweeps.release.openings import openings_of
 from tests.helpers.drivers import environment
 from tests.helpers.made import made_sweep
 from trainable import checkpoint
+from trainable.config import TrainConfig
 from trainable.inference import model_with, weights_of
 from trainable.tasks.digits import Digits
+from trainable.tasks.table import Table
+from trainable.trial import Trial
 
 Accept = Callable[..., tuple[int, Any, str]]
 
@@ -259,6 +263,67 @@ def test_data_that_changed_since_are_refused(accepting: Accept, launch_folder: P
     assert code == 2
     assert "its samples are not those that it was trained on" in said
     assert openings(folder) == []
+
+
+def test_a_trial_keeps_the_checkpoint_that_is_best_by_the_sweeps_metric(tmp_path: Path) -> None:
+    """What Tune runs says of each checkpoint how good it is by that, and not by val_loss."""
+    trial = Trial(
+        {
+            "number": 0,
+            "attempt": 1,
+            "task": "digits",
+            "task_settings": {},
+            "train": TrainConfig(lr=1e-2, epochs=2, threads=1, device="cpu").to_dict(),
+            "checkpoints": str(tmp_path / "none-*"),
+            "stacks": str(tmp_path / "stacks.txt"),
+            "log": str(tmp_path / "log.txt"),
+            "splits_file": str(tmp_path / "splits.json"),
+            "stop_file": str(tmp_path / "stop"),
+            "max_seconds": None,
+            "ranked_by": ("val_accuracy", "max"),
+            "checks": None,
+        }
+    )
+    try:
+        report = json.loads(trial.step()["report"])
+        trial.save_checkpoint(str(tmp_path / "saved"))
+    finally:
+        trial.cleanup()
+    assert checkpoint.read_manifest(tmp_path / "saved")["score"] == -report["metrics"]["val_accuracy"]
+
+
+@pytest.mark.slow
+def test_a_quantity_and_a_text(accepting: Accept, launch_folder: Path) -> None:
+    """A real table, whose errors are in its own unit, and a small text: both are graphs for any number of samples."""
+    load_diabetes(as_frame=True, scaled=False).frame.to_csv(launch_folder / "diabetes.csv", index=False)
+    (launch_folder / "short.txt").write_text((Path(__file__).parents[2] / "README.md").read_text())
+    ranked: dict[str, Any] = {"metric": "val_loss", "mode": "min", "epochs": 5}
+    results, table = launch_folder / "results", {"path": str(launch_folder / "diabetes.csv"), "target": "target"}
+    made_sweep(results, name="rows", task="table", settings=table, **ranked)
+    code, told, said = accepting("rows")
+    assert code == 0, said
+    task = Table(path=launch_folder / "diabetes.csv", target="target")
+    model = model_with(task, weights_of(checkpoint.read(results / "rows" / told["checkpoint"]["folder"])))
+    batch = task.test(0)
+    errors = (task.preparation(0).answers(task.predict(model, batch)) - batch[1].numpy()).astype(float)
+    assert told["test"]["metrics"]["mae"]["mean"] == pytest.approx(numpy.abs(errors).mean(), rel=1e-4)
+    assert told["errors"]["mean_error"] == pytest.approx(errors.mean(), rel=1e-3, abs=1e-3)
+    assert told["errors"]["quantiles"]["0.5"] == pytest.approx(numpy.quantile(errors, 0.5), rel=1e-3)
+    assert (results / "rows" / "accepted" / "residuals.png").is_file()
+    assert told["registered"]["name"] == "table-diabetes"
+    # The t interval of scipy, which the mean of 66 errors allows as well.
+    theirs = stats.ttest_1samp(numpy.abs(errors), 0).confidence_interval(0.95)
+    ours = told["test"]["metrics"]["mae"]
+    assert (ours["low"], ours["high"]) == pytest.approx((theirs.low, theirs.high), rel=0.03)
+
+    text = {"path": str(launch_folder / "short.txt"), "width": 16, "depth": 1, "num_heads": 2, "context": 16}
+    made_sweep(results, name="words", task="char_lm", settings=text, **ranked)
+    code, told, said = accepting("words")
+    assert code == 0, said
+    assert told["export"]["kind"] == "pt2"
+    assert told["errors"] is None
+    assert told["test"]["metrics"]["loss"]["method"] == "bootstrap"
+    assert told["registered"]["name"] == "char_lm-short"
 
 
 @pytest.mark.slow
