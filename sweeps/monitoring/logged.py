@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps.tracking.client import artifacts_beside, import_client, make_database
-from sweeps.tracking.runs import EXPERIMENT
+from sweeps.tracking.client import experiment_id_of, import_client, make_database
 from sweeps.tracking.spelling import number_of, spelled, value_text
 
 
@@ -17,13 +15,7 @@ def log(uri: str, plain: Mapping[str, Any], files: Sequence[Path]) -> str:
     """The id of the run. Raises whatever MLflow raises."""
     make_database(uri, f"{uuid.uuid4().hex}.part")
     client = import_client()(tracking_uri=uri)
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-    experiment = client.get_experiment_by_name(name)
-    experiment_id = (
-        experiment.experiment_id
-        if experiment is not None
-        else client.create_experiment(name, artifact_location=artifacts_beside(uri))
-    )
+    experiment_id = experiment_id_of(client, uri)
     version = plain["registered"]
     tags = {
         "steadysweep.role": "monitoring",

@@ -5,6 +5,8 @@ Trials that differ in these are not comparable; a resume that would mix them is 
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import hashlib
 import inspect
 import json
@@ -68,14 +70,18 @@ def drift_tags(changes: Sequence[str] | None) -> dict[str, str]:
     return {TAG: "; ".join(changes)[:5000]} if changes else {}
 
 
-def environment_tags() -> dict[str, str]:
-    """What stands in MLflow of all this, whether it changed or not."""
+def environment_tags(question: str) -> dict[str, str]:
+    """What stands in MLflow of all this, whether it changed or not, and of whose command it was."""
     packages = ("steadysweep", "torch", "ray", "optuna", "mlflow")
     tags = {f"steadysweep.version.{name}": metadata.version(name) for name in packages}
     tags["steadysweep.version.python"] = platform.python_version()
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if git.returncode == 0:
-        tags["mlflow.source.git.commit"] = git.stdout.strip()
+    tags |= {"mlflow.source.name": f"python -m sweeps.{question}", "mlflow.source.type": "LOCAL"}
+    with contextlib.suppress(ImportError, KeyError, OSError):  # in a container, a user may have no name
+        tags["mlflow.user"] = getpass.getuser()
+    with contextlib.suppress(OSError):  # there may be no git here
+        git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        if git.returncode == 0:
+            tags["mlflow.source.git.commit"] = git.stdout.strip()
     return tags
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -39,6 +40,9 @@ class TrialRecord:
     violations: Mapping[str, float] = field(default_factory=dict)
     """How far each constraint of the sweep is overstepped, by the last report; one above 0 is never the best."""
 
+    began_ms: int | None = None  # since 1970, when it first began
+    ended_ms: int | None = None
+
     @property
     def feasible(self) -> bool:
         return all(value <= 0 for value in self.violations.values())
@@ -63,7 +67,13 @@ def record_of(sweep: Sweep, trial: FrozenTrial, runs: Mapping[int, str]) -> Tria
         weights_sha256=noted.get("weights_sha256"),
         failures=tuple(noted.get("failures", ())),
         violations=violations_of(trial, sweep),
+        began_ms=_ms(trial.datetime_start),
+        ended_ms=_ms(trial.datetime_complete),
     )
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else int(1000 * moment.timestamp())
 
 
 def to_come(number: int, asked: Mapping[str, Any]) -> TrialRecord:

@@ -5,7 +5,6 @@ Each step looks first for what an earlier, interrupted call has done, so that do
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -16,8 +15,7 @@ from typing import Any
 from sweeps.release.acceptance import OUTCOMES, TOLD, Accepted, load_outcomes
 from sweeps.release.champion import CHALLENGER, CHAMPION, Side, Standing, standing
 from sweeps.sweep import describe
-from sweeps.tracking.client import artifacts_beside, import_client, is_gone, make_database
-from sweeps.tracking.runs import EXPERIMENT
+from sweeps.tracking.client import experiment_id_of, import_client, is_gone, make_database
 from sweeps.tracking.spelling import spelled, value_text
 from trainable.crashpoint import crash_point
 
@@ -81,13 +79,7 @@ def register(accepted: Accepted, uri: str, model_name: str, parent_run_id: str |
 
 
 def _logged_run(client: Any, uri: str, accepted: Accepted, told: Mapping[str, Any], parent: str | None) -> Any:
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-    experiment = client.get_experiment_by_name(name)
-    experiment_id = (
-        experiment.experiment_id
-        if experiment is not None
-        else client.create_experiment(name, artifact_location=artifacts_beside(uri))
-    )
+    experiment_id = experiment_id_of(client, uri)
     found = client.search_runs([experiment_id], f"tags.`steadysweep.acceptance` = '{told['id']}'", max_results=1)
     tags = {
         "steadysweep.role": "acceptance",

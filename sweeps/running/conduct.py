@@ -249,7 +249,7 @@ def _answer(
     ended_by = end.budget if end else {"finished": "trials"}.get(status, "none")
     tags = {"steadysweep.ended_by": ended_by}
     files = [folder.result, *(report.files if report else ())]
-    missing = tracker.close(MLFLOW_STATUS[status], files, wait_s, tags)
+    missing = tracker.close(MLFLOW_STATUS[status], files, wait_s, tags, result.verdict)
     tracker.stop()
     return result, judgement, report, [remark for remark in (remark, missing) if remark]
 
@@ -286,7 +286,7 @@ def start_tracker(ledger: Ledger, folder: Folder) -> Tracker:
         ledger.sweep,
         ledger.attribute("sweep_id"),
         folder,
-        tags={**environment_tags(), **drift_tags(ledger.attribute("drift"))},
+        tags={**environment_tags(ledger.sweep.question), **drift_tags(ledger.attribute("drift"))},
         parent_run_id=ledger.attribute("mlflow_run_id"),
         run_ids=ledger.mlflow_runs(),
     )

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 SQLITE = "sqlite:///"
+EXPERIMENT = "steadysweep"
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages open as for training; their default is chats
 
 
 def import_client() -> Any:
@@ -24,6 +26,15 @@ def import_client() -> Any:
     from mlflow.tracking import MlflowClient
 
     return MlflowClient
+
+
+def experiment_id_of(client: Any, uri: str) -> str:
+    """The experiment that all runs are in, made where there is none: MLFLOW_EXPERIMENT_NAME, else steadysweep."""
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return str(found.experiment_id)
+    return str(client.create_experiment(name, artifact_location=artifacts_beside(uri), tags=KIND))
 
 
 def is_gone(error: Exception) -> bool:

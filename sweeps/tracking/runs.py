@@ -6,7 +6,6 @@ Every call may fail and is made again by whoever holds this; nothing is doubled 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from sweeps.record.history import Follower, History
 from sweeps.record.store import Folder
 from sweeps.record.trial import TERMINAL, TrialRecord
 from sweeps.sweep import Sweep, describe
-from sweeps.tracking.client import artifacts_beside, import_client, is_gone, make_database
+from sweeps.tracking.client import experiment_id_of, import_client, is_gone, make_database
 from sweeps.tracking.dataset import dataset_of
 from sweeps.tracking.files import CONFIG, files_of, sha256_of, sha256_tag
 from sweeps.tracking.spelling import params_of, points, shared_params, spelled, value_text
@@ -25,7 +24,7 @@ from sweeps.tracking.tags import definition_tags, diagnosis_tags, name_tags, tri
 from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
 
-EXPERIMENT = "steadysweep"
+NOTE, VERDICT = "mlflow.note.content", "steadysweep.verdict"  # the first is what its pages call the description
 BATCH = 1000  # metrics that MLflow takes in one call
 STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "KILLED", "failed": "FAILED"}
 
@@ -87,12 +86,7 @@ class Runs:
         if self._client is None:
             make_database(self.uri, f"{self._sweep_id}.part")
             self._client = import_client()(tracking_uri=self.uri)
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is not None:
-            self._experiment_id = experiment.experiment_id
-        else:
-            self._experiment_id = self._client.create_experiment(name, artifact_location=artifacts_beside(self.uri))
+        self._experiment_id = experiment_id_of(self._client, self.uri)
         fingerprint = {"steadysweep.fingerprint": self._sweep.fingerprint()}
         run = self._existing(self.parent_run_id) or self._find_or_create(
             self._sweep.name, {"steadysweep.role": "sweep", **self._tags}
@@ -108,10 +102,16 @@ class Runs:
         self._client.update_run(run_id, status="RUNNING")
         self._opened = True
 
-    def end(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str]) -> None:
-        """End the parent run, with these files and tags."""
+    def end(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str], verdict: str) -> None:
+        """End the parent run, with these files and tags; its description is the verdict, if there is one."""
         assert self.parent_run_id is not None
-        self._log_tags(self.parent_run_id, tags)
+        words = {}
+        if verdict:
+            words[VERDICT] = value_text(verdict, "result.json")
+            before = self._client.get_run(self.parent_run_id).data.tags
+            if before.get(NOTE) in (None, before.get(VERDICT)):  # what a person has written there stays
+                words[NOTE] = words[VERDICT]
+        self._log_tags(self.parent_run_id, {**tags, **words})
         self._client.set_terminated(self.parent_run_id, status)
         for path in artifacts:
             self._client.log_artifact(self.parent_run_id, str(path))
@@ -156,7 +156,7 @@ class Runs:
             if status == "RUNNING":
                 self._client.update_run(shown.run_id, status=status)
             else:
-                self._client.set_terminated(shown.run_id, status)
+                self._client.set_terminated(shown.run_id, status, end_time=record.ended_ms)
             shown.status = status
         # The files last: where they go may be another place, which may be full or read-only.
         files = files_of(self._folder, record, at_rest=status != "RUNNING")
@@ -176,7 +176,7 @@ class Runs:
         name = value_text(f"{record.number:02d} {describe(record.params)}")
         run = self._existing(shown.run_id)
         if run is None:
-            run = self._find_or_create(name, {**tags, **self._tags})
+            run = self._find_or_create(name, {**tags, **self._tags}, record.began_ms)
         shown.run_id = str(run.info.run_id)
         self._log_params(run, params, CONFIG)
         # The epoch is the last point of each report.
@@ -200,7 +200,7 @@ class Runs:
             raise
         return None if run.info.lifecycle_stage == "deleted" else run
 
-    def _find_or_create(self, run_name: str, tags: dict[str, str]) -> Any:
+    def _find_or_create(self, run_name: str, tags: dict[str, str], began_ms: int | None = None) -> Any:
         """The run with this role in this sweep. It is looked for first: a crash may have hidden its id from us."""
         role: dict[str, str] = {key: tags[key] for key in ("steadysweep.role", "steadysweep.trial") if key in tags}
         wanted = {"steadysweep.sweep_id": self._sweep_id} | role
@@ -209,7 +209,7 @@ class Runs:
         if found:
             return found[0]
         tags = {**tags, "steadysweep.sweep_id": self._sweep_id, "steadysweep.sweep": self._sweep.name}
-        return self._client.create_run(self._experiment_id, run_name=run_name, tags=tags)
+        return self._client.create_run(self._experiment_id, start_time=began_ms, run_name=run_name, tags=tags)
 
     def _send_reports(self, shown: _Shown, number: int) -> None:
         """Send the reports that the run lacks."""

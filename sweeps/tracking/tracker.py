@@ -82,7 +82,7 @@ class Tracker:
         self._interrupted = False
         self._opened = False
         self._grown: Sweep | None = None  # a new definition that the runs do not know yet
-        self._ending: tuple[str, list[Path], Mapping[str, str]] | None = None
+        self._ending: tuple[str, list[Path], Mapping[str, str], str] | None = None
         self._problem: str | None = None
         self._changed = threading.Condition()
         self._closing = False
@@ -133,11 +133,16 @@ class Tracker:
             self._changed.wait_for(lambda: not self._wanted, wait_s)
 
     def close(
-        self, status: str, artifacts: list[Path], wait_s: float, tags: Mapping[str, str] | None = None
+        self,
+        status: str,
+        artifacts: list[Path],
+        wait_s: float,
+        tags: Mapping[str, str] | None = None,
+        verdict: str = "",
     ) -> str | None:
         """End the parent run, with these files and tags; a sentence about what is missing after `wait_s`, or None."""
         with self._changed:
-            self._ending = (status, artifacts, tags or {})
+            self._ending = (status, artifacts, tags or {}, verdict)
             self._closing = True
             self._changed.notify_all()
         self._thread.join(wait_s)

@@ -367,6 +367,34 @@ def test_artifacts_are_beside_the_database(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["picture.png"]
 
 
+def test_a_sweep_is_described_by_its_verdict_and_a_persons_own_words_stay(uri: str, history: History) -> None:
+    client, sweep_id, known = MlflowClient(uri), uuid.uuid4().hex, None
+    for verdict, by_hand, described in (
+        ("lr=0.003 wins.", None, "lr=0.003 wins."),
+        ("lr=0.01 wins.", None, "lr=0.01 wins."),  # a resume has found a better one
+        ("lr=0.03 wins.", "for the paper", "for the paper"),
+    ):
+        if by_hand is not None:
+            assert known is not None
+            client.set_tag(known, "mlflow.note.content", by_hand)
+        tracker = tracker_of(uri, sweep_of(), sweep_id, history, parent=known)
+        assert tracker.close("FINISHED", [], WAIT_S, verdict=verdict) is None
+        known = tracker.parent_run_id
+        assert known is not None
+        tags = client.get_run(known).data.tags
+        assert (tags["mlflow.note.content"], tags["steadysweep.verdict"]) == (described, verdict)
+
+
+def test_a_run_lasts_as_long_as_its_trial(uri: str, history: History) -> None:
+    """And not from when MLflow was told of it. Its pages open as for training."""
+    trial = dataclasses.replace(record(0, {"lr": 3e-3}), began_ms=1_700_000_000_000, ended_ms=1_700_000_090_000)
+    _, runs = show(uri, sweep_of(), uuid.uuid4().hex, history, trial)
+    info = MlflowClient(uri).get_run(runs[0]).info
+    assert (info.start_time, info.end_time) == (1_700_000_000_000, 1_700_000_090_000)
+    kind = MlflowClient(uri).get_experiment(info.experiment_id).tags["mlflow.experimentKind"]
+    assert kind == "custom_model_development"
+
+
 def test_a_server_that_is_not_there(history: History) -> None:
     """Trap 3: no exception reaches the training, and the end says in words what is missing, where, and that
     nothing is lost; it does not wait for ever."""
