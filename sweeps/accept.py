@@ -19,7 +19,7 @@ from sweeps.command import errors_in_words, leave
 from sweeps.lr_scan import LR_SCAN
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, checked_results, existing_sweep
-from sweeps.release.acceptance import Accepted, accepted_of, begun, put_in_place
+from sweeps.release.acceptance import Accepted, accepted_of, begun, put_in_place, recover
 from sweeps.release.candidate import Candidate, Weights, best_weights, candidate_of, check_data, model_of, of_task
 from sweeps.release.evidence import baseline, errors, export, released_model
 from sweeps.release.openings import note_opening, note_samples, openings_of
@@ -132,6 +132,7 @@ def _run(folder: Folder, asked: Mapping[str, Any], uri: str | None) -> tuple[Acc
         first = str(error).partition("\n")[0]
         raise ValueError(f"{folder.name}: its ledger cannot be read ({type(error).__name__}: {first})") from error
     try:
+        recover(folder)
         if asked["register"]:
             accepted = accepted_of(folder)
             if not accepted.path.is_dir():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 TOLD, OUTCOMES, REGISTERED = "acceptance.json", "outcomes.npz", "registered.json"
+PART = "accepted.part"  # an acceptance that is being made
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,14 @@ class Accepted:
         return sorted(self.path.glob("*.png"))
 
     def write(self, told: Mapping[str, Any], outcomes: Outcomes) -> None:
-        """Everything that is said of the model, beside it and in what is registered."""
+        """Everything that is said of the model, in what is registered and, last of all, beside it: where that is, all
+        else is too, and on the disk."""
         text = json.dumps(finite({"format": FORMAT, **told}), indent=1, allow_nan=False, default=str)
-        for folder in (self.path, self.model):
-            write_text(folder / TOLD, text)
+        write_text(self.model / TOLD, text)
         save_outcomes(self.model / OUTCOMES, outcomes)
+        for path in self.path.rglob("*"):
+            _sync(path)
+        write_text(self.path / TOLD, text)
 
     def note_registered(self, registered: Mapping[str, Any]) -> None:
         write_text(self.path / REGISTERED, json.dumps(dict(registered), indent=1))
@@ -73,12 +78,27 @@ def accepted_of(folder: Folder) -> Accepted:
 
 
 def begun(folder: Folder) -> Accepted:
-    """An empty place for a new one; what a killed command left there is taken away."""
-    path = folder.path / "accepted.part"
+    """An empty place for a new one; half of one, which a killed command left there, is taken away."""
+    path = folder.path / PART
     if path.exists():
         shutil.rmtree(path)
     path.mkdir()
     return Accepted(path)
+
+
+def recover(folder: Folder) -> None:
+    """Put in place what a command had made whole when it was killed."""
+    left = Accepted(folder.path / PART)
+    if (left.path / TOLD).is_file():
+        put_in_place(folder, left)
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir():
+        sync_folder(path)
+        return
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def put_in_place(folder: Folder, new: Accepted) -> Accepted:
