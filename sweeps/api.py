@@ -15,9 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from rich.console import Console
+
 from sweeps.answers.result import SweepResult
 from sweeps.command import Question, run_question, with_config_file
 from sweeps.lr_scan import LR_SCAN
+from sweeps.report import write
 from sweeps.running.plan import Plan, plan_question
 from sweeps.search import SEARCH
 from trainable.settings import TASK_PREFIX
@@ -92,6 +95,15 @@ def search(
     """
     own = _search_flags(locals())
     return _run(SEARCH, task, own, options)
+
+
+def report(names: str | Sequence[str], *, results: PathLike = "results", to: PathLike | None = None) -> Path:
+    """The report of a sweep made anew; of several names, a comparison. As `python -m sweeps.report NAME [NAME ...]`.
+
+    Returns the page, beside which its figures are. Raises ValueError in words for a sweep that is not there.
+    """
+    named = [names] if isinstance(names, str) else list(names)
+    return write(named, Path(results), None if to is None else Path(to), Console(quiet=True))
 
 
 def plan_lr_scan(

@@ -27,11 +27,11 @@ def dashboard_command(folder: Folder) -> str:
     return line
 
 
-def report_command(folder: Folder) -> str:
-    """What makes the report anew."""
+def command_on(folder: Folder, command: str) -> str:
+    """`python -m sweeps.COMMAND` on this sweep."""
     results = folder.path.parent
     where = "" if results == Path.cwd() / "results" else f" --results {shlex.quote(str(results))}"
-    return f"python -m sweeps.report {folder.name}{where}"
+    return f"python -m sweeps.{command} {folder.name}{where}"
 
 
 def commands_of(facts: Facts) -> dict[str, str]:
@@ -39,6 +39,6 @@ def commands_of(facts: Facts) -> dict[str, str]:
     return {
         "Every run with its parameters, metrics and files, in MLflow:": mlflow_command(facts.tracking_uri),
         "The same trials in Optuna's dashboard:": dashboard_command(facts.folder),
-        "This page anew, also while the sweep runs:": report_command(facts.folder),
+        "This page anew, also while the sweep runs:": command_on(facts.folder, "report"),
         "Go on with the sweep, or extend it:": resume_command(facts.folder, facts.sweep.question),
     }

@@ -18,6 +18,7 @@ from sweeps.lr.answer import MOST_EXTENSIONS, lrs_of
 from sweeps.lr.ranges import beyond, next_value
 from sweeps.record.trial import TERMINAL
 from sweeps.reporting.command_line import beginning, going_on, space_flag
+from sweeps.reporting.commands import command_on
 from sweeps.reporting.facts import Facts
 from sweeps.searching.answer import Edge, at_edges
 from sweeps.spaces.function import is_function
@@ -130,14 +131,18 @@ def _after_search(facts: Facts) -> NextStep | None:
         return _scan_lrs(facts, params, f"{words[kind]} scan it with its other settings.", 4)
     if sweep.metrics or is_function(sweep.space):
         return NextStep("More trials may find better ones.", _more(facts))
+    several = len(facts.judgement.ranked) > 1
     if sweep.num_seeds > 1:
-        seeds = _seeds_that_tell(facts)
-        return _confirmed(facts, "The best are within the noise: more seeds would tell.", seeds) if seeds else (
-            NextStep("More configurations may hold a better one.", _more(facts)))  # fmt: skip
-    is_late = best.number >= 2 * len(facts.trials) / 3
-    if len(facts.judgement.ranked) > 1 and not is_late:
-        return _confirmed(facts, "The last third of the trials found no better one, and one seed cannot tell a "
-                                 "difference from noise: the best again, over seeds.", SEEDS)  # fmt: skip
+        if several and (seeds := _seeds_that_tell(facts)):
+            return _confirmed(facts, "The best are within the noise of each other: more seeds would tell.", seeds)
+        why = "More seeds would not tell more: open the test samples, once."
+        return NextStep(why, command_on(facts.folder, "accept"))
+    is_all = sweep.num_planned < (sweep.num_trials or 0)  # the space has no other configuration
+    if several and (is_all or best.number < 2 * len(facts.trials) / 3):
+        what = "Every configuration was tried" if is_all else "The last third of the trials found no better one"
+        return _confirmed(
+            facts, f"{what}, and one seed cannot tell a difference from noise: the best over seeds.", SEEDS
+        )
     return NextStep("The best one came late: more trials may find better ones.", _more(facts))
 
 

@@ -45,7 +45,7 @@ def scan(folder: Path, lrs: Sequence[float], said: Sequence[Said], **settings: A
 def search(
     folder: Path, space: Mapping[str, Any], said: Sequence[tuple[Mapping[str, Any], Said]], **settings: Any
 ) -> Folder:
-    points = tuple(params for params, _ in said)
+    points = tuple(params for params, _ in said)[:: settings.pop("each", 1)]  # of several seeds one
     settings.setdefault("num_trials", len(points))
     sweep = Sweep(
         name=folder.name,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sweeps import report
+from sweeps import accept, report
 from sweeps.command import asked_of
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
@@ -97,6 +97,24 @@ CASES: dict[str, tuple[Callable[[Path], Folder], list[str]]] = {
         searched({1e-3: FITS, 2e-3: UNDERFITS, 3e-3: UNDERFITS, 4e-3: UNDERFITS}),
         ["--points results/x/next_points.json --trials 3 --seeds 3", "over seeds"],
     ),
+    "over seeds": (
+        lambda folder: search(
+            folder,
+            {"lr": {"log": [1e-4, 1e-1]}},
+            [({"lr": lr}, one) for lr, said in ((1e-3, FITS), (1e-2, UNDERFITS)) for one in [said] * 3],
+            epochs=6, num_seeds=3, num_trials=2, each=3,
+        ),
+        ["python -m sweeps.accept x", "open the test samples"],
+    ),
+    "all that there is": (
+        lambda folder: search(
+            folder,
+            {"batch_size": {"choice": [16, 32]}},
+            [({"batch_size": 16}, UNDERFITS), ({"batch_size": 32}, FITS)],
+            epochs=6, num_trials=9,
+        ),
+        ["--points results/x/next_points.json --trials 2 --seeds 3", "Every configuration"],
+    ),
     "the best came last": (
         searched({1e-3: UNDERFITS, 2e-3: UNDERFITS, 3e-3: FITS}),
         ["--resume x --trials 6", "came late"],
@@ -121,6 +139,9 @@ def test_what_is_advised_is_accepted(name: str, launch_folder: Path) -> None:
         assert text in f"{step.command} {step.why}", step
     assert report.main(["x"]) == 0  # writes what the command reads
     program, *arguments = shlex.split(step.command.removeprefix("python -m "))
+    if program == "sweeps.accept":
+        accept.parser().parse_args(arguments)
+        return
     question = report.QUESTIONS[program.removeprefix("sweeps.")]
     asked = asked_of(question.flags(), arguments)
     if "resume" not in asked:

@@ -390,6 +390,14 @@ def test_as_a_command_to_another_place(launch_folder: Path) -> None:
     assert everything(folder.path) == before
 
 
+def test_from_python(searched: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    """The module is the function too, and says nothing on stdout."""
+    assert report("found", to=searched.path.parent / "there") == searched.path.parent / "there/report.html"
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ValueError, match="no such sweep"):
+        report(["found", "none"])
+
+
 def test_figures_that_are_gone(launch_folder: Path) -> None:
     """What an earlier report drew, and there is nothing of now, does not stay as if it were of today."""
     folder = scan(launch_folder / "results/a", [1e-3, 1e-2], [Said(), Said()])
