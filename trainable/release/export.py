@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainable.config import TrainConfig
     from trainable.task import Batch, Examples
 
-SIZES = (3, 5)  # of two batches, by which it is seen which dimensions grow with them
+SIZES = (2, 3)  # of two batches, by which it is seen which dimensions grow with them
 
 
 class NotExportable(Exception):
@@ -44,7 +44,8 @@ def call_of(task: Task, model: nn.Module, examples: Examples, config: TrainConfi
     if len(set(sizes)) < 2:
         raise NotExportable(f"{max(sizes)} sample(s) do not show which dimensions are those of the batch")
     few, more = (_record(task, model, first_batch(examples, size, config)) for size in sizes)
-    return Call(more[0], _shapes(few[0], more[0]), _shapes(few[1], more[1]), tuple(part.dtype for part in more[1]))
+    # The smaller one is the example: it is written down as text, and may be images.
+    return Call(few[0], _shapes(few[0], more[0]), _shapes(few[1], more[1]), tuple(part.dtype for part in few[1]))
 
 
 def first_batch(examples: Examples, size: int, config: TrainConfig) -> Batch:
