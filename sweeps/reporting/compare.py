@@ -19,6 +19,7 @@ from sweeps.running.progress import spoken
 from sweeps.sweep import describe
 
 CONFIDENCE = 0.95
+MARGIN = 0.08  # of the width, beside the outermost of what is drawn
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def differences(several: Sequence[Facts]) -> list[str]:
     epochs = {facts.sweep.name: f"{facts.sweep.epochs} epoch{'s' * (facts.sweep.epochs > 1)}" for facts in several}
     if len(set(epochs.values())) > 1:
         parts = "; ".join(f"{name}: {value}" for name, value in epochs.items())
-        said.append(f"They were trained for different times ({parts}): the longer ones had more of it.")
+        said.append(f"Their trials were trained for different times ({parts}).")
     for facts in several:
         if facts.state in ("running", "interrupted"):
             said.append(f"{facts.sweep.name} is {facts.state}: its best may change.")
@@ -139,6 +140,8 @@ def _figure(found: Sequence[Found], metric: str) -> Figure | None:
     ends = [end for _, one in placed if one.interval is not None for end in one.interval]
     values = [*x, *ends]
     log = spread_over_decades(values)
+    margin = MARGIN * (max(values) - min(values)) or 0.1 * abs(values[0]) or 0.1
+    limits = None if log else (min(values) - margin, max(values) + margin)
     ticks = [(float(len(found) - index), one.name) for index, one in enumerate(found)]
     y_axis = Axis("", ticks=ticks, limits=(0.5, len(found) + 0.5))
     words = (
@@ -147,9 +150,8 @@ def _figure(found: Sequence[Found], metric: str) -> Figure | None:
     note = (
         "Grey: the 95 % interval of the mean over seeds." if ends else "One seed each: how sure this is, is not known."
     )
-    return Figure(
-        "comparison", f"{metric} of the best of each", [Panel(Axis(metric, log=log), y_axis, series)], words, note
-    )
+    panel = Panel(Axis(metric, log=log, limits=limits), y_axis, series)
+    return Figure("comparison", f"{metric} of the best of each", [panel], words, note)
 
 
 def comparison_sections(table: Table, figure: Figure | None, words: Sequence[str]) -> list[Section]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sweeps.answers.diagnosis import ADVICE, Diagnosis
-from sweeps.answers.seeds import Configuration
+from sweeps.answers.seeds import Configuration, without_seed
 from sweeps.record.trial import TrialRecord
 from sweeps.reporting.drawing import Figure, short
 from sweeps.reporting.facts import Facts
@@ -74,7 +74,9 @@ def sections(facts: Facts, figures: Sequence[Figure], importances: Importances, 
 
 
 def ranking(facts: Facts) -> Table:
-    names, measure = facts.searched(), facts.measure
+    measure, names = facts.measure, facts.searched()
+    if not names:  # there is one configuration
+        names = [name for trial in facts.begun[:1] for name in without_seed(trial.params)]
     shown = [name for name in SHOWN if name != measure and any(name in trial.metrics for trial in facts.trials)]
     others = [name for name, _ in facts.sweep.objectives if name not in (measure, *shown)]
     if facts.over_seeds:
@@ -92,11 +94,15 @@ def ranking(facts: Facts) -> Table:
             str(rank.get(trial.number, "")), str(trial.number), *params, trial.state, *metrics, f"{trial.epochs:g}",
             said,
         ])  # fmt: skip
-    caption = f"{len(facts.begun)} trials, the best by {measure} first"
+    by = "the knee of the Pareto set first, then its rest" if facts.sweep.metrics else f"the best by {measure} first"
+    caption = f"{len(facts.begun)} trial{'s' * (len(facts.begun) != 1)}, {by}"
     if len(facts.begun) > MOST_ROWS:
         caption += f"; the first {MOST_ROWS} of them, all are in result.json"
     headings = ["#rank", "#trial", *(_number_heading(facts, name) for name in names), "state"]
-    return Table(caption, [*headings, *(f"#{name}" for name in [measure, *others, *shown]), "#epochs", "curves"], rows)
+    headings += [*(f"#{name}" for name in [measure, *others, *shown]), "#epochs", "curves"]
+    if not any(row[-1] for row in rows):
+        headings, rows = headings[:-1], [row[:-1] for row in rows]
+    return Table(caption, headings, rows)
 
 
 def _number_heading(facts: Facts, name: str) -> str:

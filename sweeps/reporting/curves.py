@@ -46,6 +46,7 @@ def loss_curves(facts: Facts) -> Figure | None:
         label = short if name in colours and firsts[name] == trial.number else ""
         colour = colours.get(name, GREY)
         series += _curves_of(trial, facts.tracks[trial.number], colour, label, named=name in colours)
+    series += _ends_of_diverged(facts, order)
     values = [value for one in series for value in one.y if value is not None]
     every = max(facts.tracks[trial.number].every for trial in order)
     note = f"With dots: validation loss. Without: training loss, smoothed over {SMOOTH_SHARE:.0%} of its steps."
@@ -87,14 +88,21 @@ def _curves_of(trial: TrialRecord, track: Track, colour: str, label: str, *, nam
         y = [float(report["metrics"]["val_loss"]) for report in evaluated]
         label = label if len(evaluated) > 1 else ""
         found.append(Series("line", x, y, label, colour, [f"{said}, validation"], symbol="dot", width=thick))
-    finite = [(epoch, loss) for epoch, loss in zip(epochs, losses, strict=True) if loss is not None]
-    if trial.state == "diverged" and finite:
-        epoch, loss = finite[-1]
-        text = f"{said} diverged: {trial.reason or ''}"
-        found.append(
-            Series("points", [epoch], [loss], "", STATE_COLOURS["diverged"], [text], symbol=SYMBOLS["diverged"])
-        )
     return found
+
+
+def _ends_of_diverged(facts: Facts, order: Sequence[TrialRecord]) -> list[Series]:
+    """A cross at the last finite loss of each."""
+    x, y, texts = [], [], []
+    for trial in order:
+        finite = [(epoch, loss) for epoch, loss in facts.tracks[trial.number].losses if loss is not None]
+        if trial.state == "diverged" and finite:
+            x.append(finite[-1][0])
+            y.append(finite[-1][1])
+            texts.append(f"trial {trial.number} ({describe(trial.params)}) diverged: {trial.reason or ''}")
+    if not x:
+        return []
+    return [Series("points", x, y, "", STATE_COLOURS["diverged"], texts, symbol=SYMBOLS["diverged"])]
 
 
 def smoothed(values: Sequence[float | None]) -> list[float | None]:

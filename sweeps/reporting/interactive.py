@@ -17,16 +17,16 @@ BESIDE_LOG = 0.05  # of an axis' length, as plotly would leave free where it set
 
 
 def plotly_of(figure: Figure) -> list[dict[str, Any]]:
-    """For each panel `data` and `layout`."""
-    return [_panel(panel) for panel in figure.panels]
+    """For each panel `data` and `layout`. Several panels have one legend between them, which is for the page."""
+    return [_panel(panel, with_legend=len(figure.panels) == 1) for panel in figure.panels]
 
 
-def _panel(panel: Panel) -> dict[str, Any]:
+def _panel(panel: Panel, *, with_legend: bool) -> dict[str, Any]:
     named = [series for series in panel.series if series.label]
     layout: dict[str, Any] = {
         "xaxis": _axis(panel.x, [x for series in panel.series for x in (*series.x, *series.ends)]),
         "yaxis": _axis(panel.y, [y for series in panel.series for y in series.y]),
-        "showlegend": len(named) > 1 or any(series.kind == "line" for series in named),
+        "showlegend": with_legend and (len(named) > 1 or any(series.kind == "line" for series in named)),
         "barmode": "overlay",
     }
     return {"data": [_trace(series) for series in panel.series], "layout": layout}

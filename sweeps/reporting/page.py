@@ -21,6 +21,9 @@ from sweeps.reporting.interactive import plotly_of
 
 HERE = Path(__file__).parent
 LOW = {"timeline", "importances"}  # figures of a few rows
+SIGNS = {
+    "circle": "&#9679;", "triangle-down": "&#9660;", "x": "&#10005;", "cross": "&#10010;", "circle-open": "&#9675;",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _section(section: Section, index: int) -> str:
 
 
 def _command(line: str) -> str:
-    return f'<pre tabindex="0"><code>{escape(line)}</code></pre>'
+    return f"<pre><code>{escape(line)}</code></pre>"
 
 
 def _table(table: Table, name: str) -> str:
@@ -127,12 +130,23 @@ def _figure(figure: Figure, name: str) -> str:
         f'<div class="plot{" low" if figure.name in LOW else ""}" id="plot-{figure.name}-{index}"></div>'
         for index in range(len(figure.panels))
     )
+    legend = "" if one else _legend(figure)
     note = f"<figcaption>{escape(figure.note)}</figcaption>" if figure.note else ""
     return (
-        f'<figure aria-labelledby="{name}">\n<h3 id="{name}">{escape(figure.title)}</h3>\n'
+        f'<figure aria-labelledby="{name}">\n<h3 id="{name}">{escape(figure.title)}</h3>\n{legend}'
         f'<div class="panels{" one" if one else ""}" role="img" aria-label="{escape(figure.words)}">\n{plots}\n</div>\n'
         f"{note}\n</figure>"
     )
+
+
+def _legend(figure: Figure) -> str:
+    """Of all panels together: what stands for what."""
+    found = {series.label: series for panel in figure.panels for series in panel.series if series.label}
+    parts = []
+    for label, one in found.items():
+        look = f'style="color:{one.colour};opacity:{one.opacity}" aria-hidden="true"'
+        parts.append(f"<span {look}>{SIGNS[one.symbol]}</span> {escape(label)}")
+    return f'<p class="quiet legend">{" &nbsp; ".join(parts)}</p>\n' if len(parts) > 1 else ""
 
 
 def _footer(commands: Mapping[str, str]) -> str:

@@ -32,7 +32,7 @@ from sweeps.sweep import describe
 
 MOST_PANELS = 12  # hyperparameters with a panel of their own
 MOST_LINES = 200  # of the parallel coordinates: more of them are a grey area
-FEW = 8  # whole numbers, each of which has a tick
+FEW = 5  # whole numbers, each of which has a tick
 TICK_CHARACTERS = 20  # of a value on an axis; of more, the picture has no room left
 OUTSIDE = 0.08  # of the height: how far beyond the worst value those stand that have none
 

@@ -137,7 +137,8 @@ def test_what_is_advised_is_accepted(name: str, launch_folder: Path) -> None:
     _, step = advised(folder)
     for text in words:
         assert text in f"{step.command} {step.why}", step
-    assert report.main(["x"]) == 0  # writes what the command reads
+    if step.files:
+        assert report.main(["x"]) == 0  # writes what the command reads
     program, *arguments = shlex.split(step.command.removeprefix("python -m "))
     if program == "sweeps.accept":
         accept.parser().parse_args(arguments)

@@ -188,6 +188,7 @@ def test_a_browser_draws_it_without_an_error(searched: Folder, launch_folder: Pa
     assert "CONSOLE" not in found.stderr, found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no browser")
 def test_a_browser_runs_nothing_that_a_user_wrote(launch_folder: Path) -> None:
     folder = search(
