@@ -98,6 +98,19 @@ class TaskContract:
                 "return the sum; evaluation divides it by the weight"
             )
 
+    def test_answers_are_one_for_each_sample(self) -> None:
+        batch = self._batch()
+        with torch.no_grad():
+            found = self.task.answers(self.task.predict(self._model(), batch), batch)
+        if found is None:
+            return
+        said, true = found
+        assert said.shape == true.shape == (len(batch[0]),), (
+            f"answers() gives {tuple(said.shape)} and {tuple(true.shape)}: return one number for each of "
+            f"{len(batch[0])} samples, or None"
+        )
+        assert said.is_floating_point() == true.is_floating_point(), "answers() mixes classes and quantities"
+
     def test_the_model_is_a_function_of_the_global_seed(self) -> None:
         first, second = (self._model().state_dict() for _ in range(2))
         assert list(first) == list(second), "the model has other parameters the second time"
