@@ -83,7 +83,7 @@ def judge(released: Released, data: Path, thresholds: Thresholds, modes: Mapping
     from trainable.release.decay import decayed
     from trainable.release.drift import compared
     from trainable.release.outcomes import outcomes_of
-    from trainable.release.speed import measured, use_threads
+    from trainable.release.speed import measured, threads
 
     task, told, preparing = released.task, released.told, released.told["preparing"]
     baseline = told["baseline"]
@@ -115,9 +115,9 @@ def judge(released: Released, data: Path, thresholds: Thresholds, modes: Mapping
         decays = decayed(released.outcomes, now, known if enough else {}, level=level)
     else:
         remarks.append("the data have no labels: whether the model has become worse is not seen")
-    use_threads(baseline["speed"]["machine"]["threads"])
     samples = some_samples(fresh.examples, max(1, *map(int, baseline["speed"]["latency_ms"])))
-    speed = _speed(baseline["speed"], lambda: measured(task, released.model, samples), thresholds)
+    with threads(baseline["speed"]["machine"]["threads"]):
+        speed = _speed(baseline["speed"], lambda: measured(task, released.model, samples), thresholds)
     if speed.slower is None:
         remarks.append(
             f"latency was measured on another machine at acceptance ({_machine(speed.then)}; this is "

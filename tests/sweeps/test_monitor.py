@@ -16,12 +16,14 @@ import numpy
 import pandas
 import pytest
 from mlflow.tracking import MlflowClient
+from PIL import Image, ImageFilter
 
 from sweeps import accept, monitor
 from sweeps.monitoring.judgement import DIRECTIONS
 from sweeps.release.released import load
 from tests.helpers.drivers import environment
 from tests.helpers.made import made_sweep
+from tests.trainable.tasks.formats import write_images
 from trainable.config import TrainConfig
 from trainable.release.baseline import columns_of
 from trainable.release.decay import decayed
@@ -336,6 +338,28 @@ def test_a_table(launch_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "ALARM: loss is " in done.stdout
+
+
+@pytest.mark.slow
+def test_images(launch_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of class folders and without; darker and blurred ones have drifted; what cannot be read is a remark."""
+    root = write_images(launch_folder / "images", 40)
+    settings = {"root": str(root), "arch": "squeezenet1_1", "size": 32, "on_unreadable": "skip"}
+    made_sweep(Path("results"), name="images", task="image_folder", settings=settings, metric="val_loss", mode="min")
+    assert accept.main(["images"]) == 0
+    shutil.move(root, launch_folder / "clean")
+    shutil.copytree("clean", "dark")
+    for path in Path("dark").rglob("*.*"):
+        Image.open(path).point(lambda value: value // 3).filter(ImageFilter.GaussianBlur(2)).save(path)
+    (launch_folder / "clean/digit0/0.png").write_bytes(b"torn")
+    watching = watcher(launch_folder, monkeypatch, capsys)
+    paths = {name: launch_folder / name for name in ("clean", "dark", "clean/digit0")}
+    assert alarms_of(watching, "results/images", paths)["dark"] == ["drift"]
+    code, told, _ = watching("results/images", "--data", "clean")
+    assert code == 0
+    assert told["remarks"] == ["1 of 112 images cannot be read and are left out: digit0/0.png"]
+    assert told["num_samples"] == 111
+    assert watching("results/images", "--data", "clean/digit0")[1]["labelled"] is False
 
 
 @pytest.mark.slow

@@ -5,10 +5,11 @@ A fixed piece of arithmetic is timed beside it: a machine that is busy, or slowe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,15 @@ def machine() -> dict[str, Any]:
     return {"device": "cpu", "processor": _processor(), "threads": torch.get_num_threads()}
 
 
-def use_threads(num: int) -> None:
-    """As many as at acceptance; fewer only where the machine has fewer, which is then another machine."""
+@contextlib.contextmanager
+def threads(num: int) -> Iterator[None]:
+    """Inside, torch has as many as at acceptance; fewer only where the machine has fewer, which is then another one."""
+    before = torch.get_num_threads()
     torch.set_num_threads(max(1, min(num, os.cpu_count() or 1)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def best_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
