@@ -36,6 +36,7 @@ FLOORS = [
     {
         "sweeps.answers.statistics",
         "sweeps.answers.diagnosis",
+        "sweeps.answers.doubts",
         "sweeps.lr.ranges",
         "sweeps.running.doors",
         "cluster.connect",

@@ -79,7 +79,7 @@ def diagnose(reports: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
     if start > 0 and train_end > LEFT * start:
         left = f"{train_end / start:.0%} of the untrained model's loss ({start:.3g}) is left"
         return _found("underfit", f"neither loss is low, and neither falls on {numbers}; {left}")
-    return _found("fits", f"both losses fell together and have levelled off {numbers}")
+    return _found("fits", f"val_loss has levelled off, not far from train_loss {numbers}")
 
 
 def _found(kind: str, words: str) -> Diagnosis:
@@ -127,7 +127,13 @@ def _jitter(values: Sequence[float]) -> float:
 
 
 def _falls_on(values: Sequence[float], fall: float) -> bool:
-    """Whether the last third took the curve down by a noteworthy share of its fall."""
-    smooth, last = _smooth(values), max(1, len(values) // 3)
-    end = -1 if len(values) < 5 else -2  # the median of the last three stands in their middle
-    return smooth[end - last] - smooth[end] > STILL_FALLING * fall
+    """Whether the last third took the curve down by a noteworthy share of its fall. Of few reports one may be chance:
+    then what the last two did counts, unless the very last one rose."""
+    if len(values) == 2:
+        last = values[0] - values[1]
+    elif len(values) < 5:
+        last = (values[-3] - values[-1]) / 2 if values[-1] < values[-2] else 0.0
+    else:  # the median of the last three stands in their middle
+        smooth = _smooth(values)
+        last = smooth[-2 - len(values) // 3] - smooth[-2]
+    return last > STILL_FALLING * fall

@@ -5,15 +5,17 @@ Knows the facts of a sweep and how a section is made up; the page and the consol
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 
 from sweeps.answers.diagnosis import ADVICE, Diagnosis
+from sweeps.answers.doubts import slow_validation, spread_between_seeds
 from sweeps.answers.seeds import Configuration, without_seed
 from sweeps.record.trial import TrialRecord
 from sweeps.reporting.drawing import Figure, short
-from sweeps.reporting.facts import Facts
+from sweeps.reporting.facts import Facts, Track
 from sweeps.reporting.importance import Importances
 from sweeps.reporting.next_step import NextStep
 from sweeps.reporting.page import Section, Table
@@ -140,6 +142,16 @@ def diagnosis_of_best(facts: Facts) -> Diagnosis | None:
     return track.diagnosis if track is not None else None
 
 
+def doubts_of_best(facts: Facts, best: TrialRecord, track: Track) -> list[str | None]:
+    samples = best.notes.get("train_samples")
+    one = next((one for one in facts.judgement.configurations if best in one.trials.values()), None)
+    values = [one.trials[seed].metrics.get("val_loss", math.nan) for seed in one.counted] if one else []
+    return [
+        slow_validation(track.reports, int(samples) if samples else None),
+        spread_between_seeds(values, "val_loss"),
+    ]
+
+
 def diagnosis_lines(facts: Facts) -> list[str]:
     """What both curves of the best say, and how many trials say the same."""
     found = []
@@ -151,6 +163,7 @@ def diagnosis_lines(facts: Facts) -> list[str]:
         else:
             said = track.diagnosis
             found.append(f"The best, trial {best.number}, {_sentence(said.kind)}: {said.words}. {_advice(said.advice)}")
+        found += [doubt for doubt in doubts_of_best(facts, best, track) if doubt]
     counts = Counter(track.diagnosis.kind for track in facts.tracks.values() if track.diagnosis)
     if sum(counts.values()) > 1:
         parts = [f"{counts[kind]} {words}" for kind, words in DIAGNOSES.items() if counts[kind]]

@@ -36,6 +36,7 @@ CURVES = {
     "too_short": (falling(0.1, 4, 6), falling(0.15, 4, 6)),
     "too_short by two epochs": ([1.9, 1.1], [1.4, 0.8]),
     "too_short and slow": ([2.28, 2.22, 2.15, 2.08], [2.25, 2.19, 2.12, 2.05]),
+    "too_short after a lucky epoch": ([1.6, 0.7, 0.5], [0.9, 0.4, 0.38]),
     "underfit": (falling(1.9, 1, 12), falling(1.95, 1, 12)),
     "underfit: nothing learned": ([2.31, 2.30, 2.31, 2.30, 2.29], [2.30, 2.31, 2.30, 2.30, 2.31]),
     "fits": (falling(0.1, 1, 12), falling(0.2, 1, 12)),
