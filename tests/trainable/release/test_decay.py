@@ -117,7 +117,7 @@ def test_neighbours_in_a_text_are_no_independent_samples() -> None:
     random = numpy.random.default_rng(3)
     weight = numpy.full(256, 32.0)
     alarms, naive = 0, 0
-    for _ in range(100):
+    for _ in range(60):
         sides = []
         for _ in range(2):
             steps, level = random.normal(0, 1, 256), numpy.zeros(256)
@@ -127,5 +127,5 @@ def test_neighbours_in_a_text_are_no_independent_samples() -> None:
         alarms += decayed(*sides, {"x": "min"}, level=0.025)[0].level == "alarm"
         plain = [outcomes(side.sums["x"] / 32) for side in sides]
         naive += decayed(*plain, {"x": "min"}, level=0.025)[0].level == "alarm"
-    assert alarms <= 8
-    assert naive > 20
+    assert alarms <= 5
+    assert naive > 12
