@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sweeps import lr_scan
 from sweeps.record.history import History
 from sweeps.record.trial import TrialRecord
 from sweeps.running import progress
@@ -294,9 +295,11 @@ def test_which_way(
             os.close(descriptor)
 
 
-def test_a_word_that_is_none_of_them() -> None:
+def test_a_word_that_is_none_of_them(launch_folder: Path) -> None:
+    """Said by the functions too, before anything is made."""
     with pytest.raises(ValueError, match="--progress fancy must be one of auto, rich, plain, none"):
-        progress_console("fancy")
+        lr_scan("digits", progress="fancy")
+    assert not list(launch_folder.iterdir())
 
 
 def run_scan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
