@@ -75,8 +75,7 @@ PLACES = {
     }
     | {"sweeps.report"}
     | {"trainable.single.console"},
-    "matplotlib": {"sweeps.release.pictures", "sweeps.reporting.png"}
-    | {"sweeps.monitoring.picture"},
+    "matplotlib": {"sweeps.release.pictures", "sweeps.reporting.png"} | {"sweeps.monitoring.picture"},
     "scipy": {"sweeps.answers.statistics", "sweeps.reporting.compare"}
     | {"trainable.release.drift", "trainable.release.decay"},
     "sklearn": {"trainable.tasks.digits", "trainable.tabular.preparation"},

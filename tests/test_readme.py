@@ -131,7 +131,7 @@ def test_the_example_keeps_the_contract(tmp_path: Path) -> None:
     assert len(example("test_my_task.py").splitlines()) <= 7
     done = run_command("-q", "-p", "no:cacheprovider", cwd=tmp_path, module="pytest")
     assert done.returncode == 0, done.stdout
-    assert "11 passed" in done.stdout
+    assert "12 passed" in done.stdout
 
 
 def test_every_built_in_task_is_listed() -> None:
