@@ -23,7 +23,7 @@ from sweeps.release.acceptance import Accepted, accepted_of, begun, put_in_place
 from sweeps.release.candidate import Candidate, Weights, best_weights, candidate_of, check_data, model_of, of_task
 from sweeps.release.evidence import baseline, errors, export, released_model
 from sweeps.release.openings import note_opening, note_samples, openings_of
-from sweeps.release.packaging import Packed
+from sweeps.release.packaging import Packed, check_room
 from sweeps.release.registry import NotReachable, Registered, checked_model_name, default_model_name, register
 from sweeps.release.telling import definition_told, metrics_told, weights_told
 from sweeps.release.words import load_words, refusal, report_of, watch_words
@@ -36,6 +36,8 @@ from trainable.task import Task
 
 if TYPE_CHECKING:
     from trainable.task import Examples, Splits
+
+ROOM = 32 * 2**20  # bytes on the disk before the test samples are opened
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ def _open(folder: Folder, ledger: Ledger, ready: Ready, models: Sequence[Any], n
     candidate, config, task = ready.candidate, ready.candidate.config, ready.candidate.task
     val = outcomes_of(task, models[0], ready.splits.val, config)
     preparing = of_task("preparing", lambda: task.preparing(config.data_seed))
+    check_room(new.model, ROOM)  # what is found out must not be lost
     opening = note_opening(ledger, candidate.record.number, ready.data, uuid.uuid4().hex)
     crash_point("test-opened")
     _say("opening the test samples")

@@ -7,6 +7,7 @@ Knows no sweeps and no servers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -36,6 +37,7 @@ FLAVOR = "steadysweep"  # in the file MLmodel of a folder that holds weights alo
 WEIGHTS = "weights.pt"
 RELATIVE_TOLERANCE = 1e-4  # of the largest output, or of 1
 NO_PICKLE = {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+LEAST_ROOM = 2**16  # bytes; what is left of a disk on which something did not fit
 _LONGEST_REASON = 300
 
 
@@ -156,6 +158,7 @@ def _save_graph(folder: Path, model: nn.Module, call: Call) -> str | None:
     except OSError:
         raise
     except Exception as error:  # whatever torch.export meets in somebody's model
+        check_room(folder, LEAST_ROOM)  # torch tells of a full disk as of positions in its archive
         _clear(folder)
         words = " ".join(str(error).split()).partition(" For more information")[0]
         return f"torch.export refuses it: {type(error).__name__}: {words[:_LONGEST_REASON]}"
@@ -207,7 +210,11 @@ def _save_weights(folder: Path, model: nn.Module, task: str, settings: Mapping[s
     import torch
 
     (folder / "data").mkdir(parents=True)
-    torch.save(model.state_dict(), folder / "data" / WEIGHTS)
+    try:
+        torch.save(model.state_dict(), folder / "data" / WEIGHTS)
+    except RuntimeError:
+        check_room(folder, LEAST_ROOM)  # torch tells of a full disk as of positions in its archive
+        raise
     told = _mlflow().models.Model()
     told.add_flavor(FLAVOR, weights=f"data/{WEIGHTS}", task=task, task_settings=json.dumps(dict(settings)))
     told.save(str(folder / "MLmodel"))
@@ -245,6 +252,12 @@ def _compare(folder: Path, model: nn.Module, batches: Sequence[tuple[Tensor, ...
                 [largest, *(float(part.abs().max()) for part in ours if part.numel() and part.isfinite().all())]
             )
     return apart, RELATIVE_TOLERANCE * largest, None
+
+
+def check_room(folder: Path, num_bytes: int) -> None:
+    """Raises the OSError of a full disk where less room than that is left beside `folder`."""
+    if shutil.disk_usage(folder.parent).free < num_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def _clear(folder: Path) -> None:
