@@ -70,12 +70,15 @@ def write(names: Sequence[str], results: Path, to: Path | None, console: Console
     place = to or (folders[0].path if len(folders) == 1 else results)
     if problem := why_not_writable(place):
         raise ValueError(f"the report cannot be written to {place} ({problem}); choose another place with --to DIR")
-    several = [facts_of(folder) for folder in folders]
-    return _one(several[0], place, console) if len(several) == 1 else _compared(several, place, console)
+    several = [facts_of(folder, place) for folder in folders]
+    return _one(several[0], console) if len(several) == 1 else _compared(several, place, console)
 
 
-def facts_of(folder: Folder) -> Facts:
-    """A sweep as it stands, judged by its own question. Raises ValueError where it cannot be read."""
+def facts_of(folder: Folder, place: Path) -> Facts:
+    """A sweep as it stands, judged by its own question, whose report goes to `place`.
+
+    Raises ValueError where it cannot be read.
+    """
     found = look(folder)
     question = QUESTIONS.get(found.question)
     if question is None:
@@ -88,13 +91,13 @@ def facts_of(folder: Folder) -> Facts:
         verdict = judgement.verdict
         if found.state in ("running", "interrupted"):
             verdict = so_far(verdict, judgement.trials, found.state)
-        return gather(folder, ledger, history, judgement, found.state, verdict)
+        return gather(folder, ledger, history, judgement, found.state, verdict, place)
     finally:
         ledger.close()
 
 
-def _one(facts: Facts, place: Path, console: Console) -> Path:
-    made = make_report(facts, place)
+def _one(facts: Facts, console: Console) -> Path:
+    made = make_report(facts)
     console.print(f"{facts.sweep.name} ({facts.state})\n\n{facts.verdict}\n", markup=False)
     for line in diagnosis_lines(facts):
         console.print(line, markup=False)

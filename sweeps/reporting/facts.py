@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sweeps.answers.diagnosis import Diagnosis, diagnose
@@ -37,9 +38,11 @@ class Track:
 
 @dataclass(frozen=True)
 class Facts:
-    """A sweep as it stands. state: running, interrupted, finished or failed; ended_by: the budget that ended it."""
+    """A sweep as it stands. state: running, interrupted, finished or failed; ended_by: the budget that ended it;
+    place: where its report goes."""
 
     folder: Folder
+    place: Path
     sweep: Sweep
     judgement: Judgement
     state: str
@@ -101,11 +104,14 @@ class Facts:
         return [name for name in names if len({repr(trial.params.get(name)) for trial in self.begun}) > 1]
 
 
-def gather(folder: Folder, ledger: Ledger, history: History, judgement: Judgement, state: str, verdict: str) -> Facts:
+def gather(
+    folder: Folder, ledger: Ledger, history: History, judgement: Judgement, state: str, verdict: str, place: Path
+) -> Facts:
     """The facts of a sweep whose ledger is open; nothing is written."""
     spent = ledger.attribute(SPENT)
     return Facts(
         folder=folder,
+        place=place,
         sweep=ledger.sweep,
         judgement=judgement,
         state=state,

@@ -45,25 +45,25 @@ class Report:
         return [self.page, *self.figures]
 
 
-def make_report(facts: Facts, folder: Path) -> Report:
-    """Write the report into this folder, each file as a whole. Its figures of an earlier time are gone where there is
+def make_report(facts: Facts) -> Report:
+    """Write the report to its place, each file as a whole. Its figures of an earlier time are gone where there is
     nothing to draw any more."""
-    importances = importances_of(facts)
+    place, importances = facts.place, importances_of(facts)
     figures = figures_of(facts, importances)
     paths = []
     for figure in figures:
-        paths.append(folder / f"{figure.name}.png")
+        paths.append(place / f"{figure.name}.png")
         write_png(figure, paths[-1])
     for name in FIGURES:
         if name not in {figure.name for figure in figures}:
-            (folder / f"{name}.png").unlink(missing_ok=True)
+            (place / f"{name}.png").unlink(missing_ok=True)
     step = next_step(facts)
     for name, content in (step.files if step else {}).items():
-        write_text(facts.folder.path / name, json.dumps(content, indent=1))
+        write_text(place / name, json.dumps(content, indent=1))
     page = page_of(facts.sweep.name, subtitle(facts), sections(facts, figures, importances, step), commands_of(facts))
-    write_text(folder / PAGE, page)
+    write_text(place / PAGE, page)
     said = next(iter(diagnosis_lines(facts)), None) if diagnosis_of_best(facts) else None
-    return Report(folder / PAGE, paths, step, importances, said)
+    return Report(place / PAGE, paths, step, importances, said)
 
 
 def try_report(
@@ -71,7 +71,7 @@ def try_report(
 ) -> tuple[Report | None, str | None]:
     """The report at the end of a sweep, or a remark: the answer itself is on the disk, and no picture is worth it."""
     try:
-        return make_report(gather(folder, ledger, history, judgement, state, verdict), folder.path), None
+        return make_report(gather(folder, ledger, history, judgement, state, verdict, folder.path)), None
     except Exception as error:  # the edge between the answer and its pictures
         return None, (
             f"the report could not be made ({type(error).__name__}: {error}); the answer is whole, and "

@@ -35,7 +35,7 @@ SPACE_FILE, POINTS_FILE = "next_space.json", "next_points.json"
 
 @dataclass(frozen=True)
 class NextStep:
-    """why: a sentence; command: a line for a shell; files: what the command reads, by name in the sweep's folder."""
+    """why: a sentence; command: a line for a shell; files: what the command reads, by name, beside the report."""
 
     why: str
     command: str
@@ -194,7 +194,7 @@ def _space_flags(facts: Facts, entries: Mapping[str, Entry]) -> tuple[list[str],
 
 
 def _beside(facts: Facts, name: str) -> str:
-    path = facts.folder.path / name
+    path = facts.place / name
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 

@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Callable[[Path], Folder], list[str]]] = {
 
 
 def advised(folder: Folder) -> tuple[Facts, NextStep]:
-    facts = report.facts_of(folder)
+    facts = report.facts_of(folder, folder.path)
     step = next_step(facts)
     assert step is not None
     return facts, step
@@ -205,6 +205,16 @@ def test_another_place_and_store_come_along(launch_folder: Path) -> None:
     words = shlex.split(advised(folder)[1].command)
     assert words[words.index("--results") + 1] == str(launch_folder / "a place/results")
     assert words[words.index("--tracking-uri") + 1] == "http://tracker:5000"
+
+
+def test_what_the_command_reads_is_beside_the_report(launch_folder: Path) -> None:
+    """Nothing is written into the sweep's folder where another place was asked for."""
+    folder = CASES["at the end of a branch"][0](launch_folder / "results/x")
+    before = {path.name for path in folder.path.iterdir()}
+    assert report.main(["x", "--to", "there"]) == 0
+    assert {path.name for path in folder.path.iterdir()} == before
+    assert (launch_folder / "there/next_space.json").is_file()
+    assert "--space there/next_space.json" in (launch_folder / "there/report.html").read_text()
 
 
 @pytest.mark.parametrize(
