@@ -49,6 +49,7 @@ def _draw_column(axes: Any, one: ColumnDrift) -> None:
     names = [_short(one.bins[place]) for place in shown]
     turned = 60 if max(map(len, names), default=0) > 5 else 0
     axes.set_xticks(range(len(shown)), names, rotation=turned, fontsize=7)
+    axes.margins(y=0.3)  # room for the legend
     axes.set_ylabel("share")
     axes.set_title(f"{_short(one.name, 40)}: index {one.psi:.2g}{_mark(one.level)}", fontsize=10)
     axes.legend(fontsize=8)

@@ -5,7 +5,6 @@ Plain JSON values, made once at acceptance. Knows no sweeps, and not how fresh s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +97,3 @@ def _column(task: Task, name: str, values: Tensor, num: int) -> Array:
         )
     found: Array = values.detach().cpu().to(torch.int64 if whole else torch.float64).numpy()
     return found
-
-
-def format_bytes(number: float) -> str:
-    """`1.2 MB`."""
-    power = min(int(math.log(max(number, 1), 1000)), 3)
-    return f"{number / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB')[power]}"

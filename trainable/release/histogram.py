@@ -22,6 +22,7 @@ MOST_SAMPLED, LEAST_SAMPLED = 2000, 500  # values of a column that are kept for 
 MOST_SAMPLED_OF_ALL = 100_000  # of all columns together, as long as each has the least
 DIGITS = 6  # significant ones of a number: what is equal in the file is equal after any arithmetic on the way
 LEAST_BLOCKS = 8  # that the likeness of neighbours is seen from
+PLAIN_BELOW = 1e7  # in the name of a bin; larger numbers are written with an exponent
 OTHER, GAP = "other", "missing"
 
 
@@ -85,15 +86,14 @@ def bin_names(described: Mapping[str, Any]) -> list[str]:
     if not edges:
         return ["any", GAP]
     # An edge that is none of the rounded values is the last number before one.
-    first = edges[0]
-    below = f"up to {first:.3g}" if first == rounded(first) else f"below {math.nextafter(first, math.inf) + 0.0:.3g}"
+    before = [edge != rounded(edge) for edge in edges]
+    said = _spelled([math.nextafter(edge, math.inf) if one else edge for edge, one in zip(edges, before, strict=True)])
+    first = f"below {said[0]}" if before[0] else f"up to {said[0]}"
     between = [
-        f"{high:.3g}" if low == math.nextafter(high, -math.inf) else f"{low:.3g} to {high:.3g}"
-        for low, high in itertools.pairwise(edges)
+        high if below and not beyond else f"{low} to {high}"
+        for (low, high), (below, beyond) in zip(itertools.pairwise(said), itertools.pairwise(before), strict=True)
     ]
-    last = edges[-1]
-    above = f"above {last:.3g}" if last == rounded(last) else f"{math.nextafter(last, math.inf) + 0.0:.3g} or more"
-    return [below, *between, above, GAP]
+    return [first, *between, f"{said[-1]} or more" if before[-1] else f"above {said[-1]}", GAP]
 
 
 def is_codes(values: Array) -> bool:
@@ -138,6 +138,21 @@ def _edges(known: Array) -> list[float]:
     inner = numpy.quantile(known, numpy.arange(1, NUM_BINS) / NUM_BINS, method="inverted_cdf")
     edges: list[float] = [edge for edge in numpy.unique(inner).tolist() if edge < most]
     return edges or [math.nextafter(most, -math.inf)]  # nearly all values are the largest one
+
+
+def _spelled(numbers: Sequence[float]) -> list[str]:
+    """With as few digits as tell different ones apart."""
+    texts: list[str] = []
+    for digits in range(3, DIGITS + 1):
+        texts = [_with_digits(number + 0.0, digits) for number in numbers]  # no minus before a zero
+        if len(set(texts)) == len(set(numbers)):
+            break
+    return texts
+
+
+def _with_digits(number: float, digits: int) -> str:
+    text = f"{number:.{digits}g}"
+    return f"{number:.0f}" if "e+" in text and abs(number) < PLAIN_BELOW else text
 
 
 def _described_codes(values: Array, names: Sequence[str]) -> dict[str, Any]:

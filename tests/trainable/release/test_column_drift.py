@@ -132,6 +132,21 @@ def test_constants_and_rare_values() -> None:
     assert one(gaps, gaps[:100]).level == "none"
 
 
+@pytest.mark.parametrize(
+    ("values", "first", "last"),
+    [
+        (numpy.arange(2000, 2030), "up to 2002", "above 2026"),  # years are told apart
+        (numpy.linspace(0, 1, 1001), "up to 0.1", "above 0.9"),
+        (numpy.linspace(0, 1e9, 1001), "up to 1e+08", "above 9e+08"),
+        (1013 + numpy.arange(100) / 1000, "up to 1013.01", "above 1013.09"),
+    ],
+)
+def test_bins_are_called_by_what_tells_them_apart(values: Array, first: str, last: str) -> None:
+    names = bin_names(described(values.astype(float), (), 0))
+    assert len(set(names)) == len(names)
+    assert (names[0], names[-2]) == (first, last)
+
+
 def test_a_code_that_training_never_had() -> None:
     then = numpy.asarray([0, 1, 2] * 100)
     now = numpy.asarray([0, 1, 2, 3] * 30)
