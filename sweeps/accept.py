@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps.answers.judgement import Judge
 from sweeps.cli import Parser, fail, number_of
 from sweeps.command import errors_in_words, leave
-from sweeps.lr_scan import LR_SCAN
+from sweeps.questions import judge_of
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, checked_results, existing_sweep
 from sweeps.release.acceptance import Accepted, accepted_of, begun, put_in_place, recover
@@ -28,7 +27,6 @@ from sweeps.release.registry import NotReachable, Registered, checked_model_name
 from sweeps.release.telling import definition_told, metrics_told, weights_told
 from sweeps.release.words import load_words, refusal, report_of, watch_words
 from sweeps.running.failures import StorageLost, storage_problem
-from sweeps.search import SEARCH
 from sweeps.tracking.moved import present_store
 from sweeps.tracking.tracker import resolve_uri
 from trainable.crashpoint import crash_point
@@ -177,7 +175,7 @@ def _ready(folder: Folder, ledger: Ledger, asked: Mapping[str, Any]) -> Ready:
     candidate = candidate_of(
         folder,
         ledger,
-        _judge(ledger),
+        judge_of(ledger),
         trial=asked["trial"],
         partial=asked["partial"],
         allow_drift=asked["allow_drift"],
@@ -238,12 +236,6 @@ def _open(folder: Folder, ledger: Ledger, ready: Ready, models: Sequence[Any], n
     }
     new.write(told, measured[0])
     crash_point("accepted")
-
-
-def _judge(ledger: Ledger) -> Judge:
-    """The sweep's own question, as it judges trials."""
-    question = {one.name: one for one in (LR_SCAN, SEARCH)}[ledger.sweep.question]
-    return question.judge(ledger.sweep, ledger.attribute(question.name))[0]
 
 
 def _say(line: str) -> None:

@@ -17,8 +17,7 @@ from rich.text import Text
 from sweeps.answers.overview import look
 from sweeps.callable import make_callable
 from sweeps.cli import Parser, fail
-from sweeps.command import Question
-from sweeps.lr_scan import LR_SCAN
+from sweeps.questions import judge_of
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, existing_sweep, why_not_writable
@@ -29,11 +28,9 @@ from sweeps.reporting.make import make_report
 from sweeps.reporting.page import Table as PageTable
 from sweeps.reporting.page import page_of
 from sweeps.reporting.png import write_png
-from sweeps.search import SEARCH
 from sweeps.show import console_for_tables
 from trainable.files import write_text
 
-QUESTIONS: dict[str, Question] = {question.name: question for question in (LR_SCAN, SEARCH)}
 COMPARISON = "comparison"
 
 
@@ -80,14 +77,9 @@ def facts_of(folder: Folder, place: Path) -> Facts:
     Raises ValueError where it cannot be read.
     """
     found = look(folder)
-    question = QUESTIONS.get(found.question)
-    if question is None:
-        raise ValueError(f"{folder.name}: it asks {found.question!r}, which this version does not know")
     ledger, history = Ledger(folder.ledger), History(folder.history)
     try:
-        noted = ledger.attribute(question.name)
-        judge, _ = question.judge(ledger.sweep, noted or {"asked": [], "extend_edges": False})
-        judgement = judge(ledger.trials(), history)
+        judgement = judge_of(ledger)(ledger.trials(), history)
         verdict = judgement.verdict
         if found.state in ("running", "interrupted"):
             verdict = so_far(verdict, judgement.trials, found.state)

@@ -15,7 +15,7 @@ from tests.helpers.drivers import ROOT, environment
 FLOORS = [
     {"sweeps.api"},
     {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.show", "sweeps.__main__"}
-    | {"sweeps.accept", "sweeps.report", "sweeps.monitor"},
+    | {"sweeps.accept", "sweeps.questions", "sweeps.report", "sweeps.monitor"},
     {"sweeps.command", "sweeps.running.plan", "sweeps.callable", "sweeps.monitoring"},
     {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer", "sweeps.release"} | {"sweeps.reporting"},
     {"sweeps.answers.judgement"},
