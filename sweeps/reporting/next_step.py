@@ -115,6 +115,8 @@ def _after_search(facts: Facts) -> NextStep | None:
                 facts, {}, "No trial has an answer, and some diverged: see at which lr it learns at all.", 3
             )
         return NextStep("No trial has an answer yet: try more.", _more(facts))
+    if facts.ended_by == "target":
+        return NextStep("The target is reached: open the test samples, once.", command_on(facts.folder, "accept"))
     params = without_seed(best.params)
     if edges := at_edges(sweep, params):
         return _widened(facts, edges)

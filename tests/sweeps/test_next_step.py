@@ -12,6 +12,7 @@ import pytest
 
 from sweeps import accept, report
 from sweeps.command import asked_of
+from sweeps.questions import QUESTIONS
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
 from sweeps.reporting.command_line import space_flag
@@ -143,7 +144,7 @@ def test_what_is_advised_is_accepted(name: str, launch_folder: Path) -> None:
     if program == "sweeps.accept":
         accept.parser().parse_args(arguments)
         return
-    question = report.QUESTIONS[program.removeprefix("sweeps.")]
+    question = QUESTIONS[program.removeprefix("sweeps.")]
     asked = asked_of(question.flags(), arguments)
     if "resume" not in asked:
         plan = plan_without_probe(question, asked)
@@ -193,6 +194,18 @@ def test_what_is_advised_runs(launch_folder: Path) -> None:
 def line_of(said: str, name: str) -> str:
     (line,) = [line for line in said.splitlines() if line.startswith(f"{name} ")]
     return line.removeprefix(name).strip()
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "words"),
+    [("target", "sweeps.accept x"), ("max_time", "--trials 6 --max-time none"), (None, "--trials 6")],
+)
+def test_a_budget_that_ended_it_does_not_end_it_again(ended_by: str | None, words: str, launch_folder: Path) -> None:
+    folder = CASES["the best came last"][0](launch_folder / "results/x")
+    ledger = Ledger(folder.ledger)
+    ledger.note("ended_by", ended_by)
+    ledger.close()
+    assert advised(folder)[1].command.endswith(words)
 
 
 def test_another_place_and_store_come_along(launch_folder: Path) -> None:

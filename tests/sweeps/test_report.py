@@ -20,9 +20,12 @@ import numpy
 import pytest
 
 from sweeps import report
+from sweeps.questions import judge_of
+from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
 from sweeps.reporting.importance import importances
+from sweeps.reporting.make import try_report
 from tests.helpers.drivers import run_command
 from tests.helpers.told import Said, scan, search
 
@@ -389,6 +392,20 @@ def test_as_a_command_to_another_place(launch_folder: Path) -> None:
     assert done.stderr == ""
     assert (launch_folder / "elsewhere/report.html").is_file()
     assert everything(folder.path) == before
+
+
+def test_a_report_that_fails_is_a_remark(searched: Folder) -> None:
+    """At the end of a sweep: the answer is on the disk, and no picture is worth it."""
+    (searched.path / "report.html").mkdir()
+    ledger = Ledger(searched.ledger)
+    history = History(searched.history)
+    judgement = judge_of(ledger)(ledger.trials(), history)
+    made, remark = try_report(searched, ledger, history, judgement, "finished", "as it is")
+    ledger.close()
+    assert made is None
+    assert remark is not None
+    assert "IsADirectoryError" in remark
+    assert "python -m sweeps.report found" in remark
 
 
 def test_from_python(searched: Folder, capsys: pytest.CaptureFixture[str]) -> None:
