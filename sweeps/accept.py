@@ -95,13 +95,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ) from error
     _print(accepted, registered, as_json=asked["json"])
     if problem is not None:
-        results = "" if folder.path.parent == Path.cwd() / "results" else f' --results "{folder.path.parent}"'
         print(
             f"not registered: {problem}; the model stays in {accepted.model}; "
-            f"register it later with: python -m sweeps.accept {folder.name} --register{results}",
+            f"register it later with: {_later(folder, asked)}",
             file=sys.stderr,
         )
     return 0 if problem is None else 1
+
+
+def _later(folder: Folder, asked: Mapping[str, Any]) -> str:
+    words = f"python -m sweeps.accept {folder.name} --register"
+    given = {"--model": asked["model"], "--tracking-uri": asked["tracking_uri"]}
+    if folder.path.parent != Path.cwd() / "results":
+        given["--results"] = str(folder.path.parent)
+    return words + "".join(f' {flag} "{value}"' for flag, value in given.items() if value)
 
 
 def _check(asked: dict[str, Any]) -> None:

@@ -370,14 +370,14 @@ def test_seeds_rivals_and_looks(accepting: Accept, launch_folder: Path) -> None:
 @pytest.mark.slow
 def test_a_registry_that_is_away_loses_nothing(accepting: Accept, launch_folder: Path) -> None:
     folder = made_sweep(launch_folder / "results")
-    code, told, said = accepting("made", "--tracking-uri", "http://127.0.0.1:9")
+    code, told, said = accepting("made", "--tracking-uri", "http://127.0.0.1:9", "--model", "ours")
     assert code == 1
     assert told["registered"] is None
-    assert "python -m sweeps.accept made --register" in said
+    assert 'python -m sweeps.accept made --register --model "ours" --tracking-uri "http://127.0.0.1:9"' in said
     assert (folder.path / "accepted" / "model" / "MLmodel").is_file()
-    code, told, said = accepting("made", "--register")
+    code, told, said = accepting("made", "--register", "--model", "ours")
     assert code == 0, said
-    assert told["registered"]["alias"] == "champion"
+    assert (told["registered"]["name"], told["registered"]["alias"]) == ("ours", "champion")
     assert len(openings(folder)) == 1
 
 
