@@ -97,10 +97,10 @@ def _one(facts: Facts, console: Console) -> Path:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in made.importances.shares.items())
         console.print(f"importance: {shares}", markup=False)
         console.print(made.importances.words, markup=False)
-    if made.step is not None:
-        console.print(f"\n{made.step.why}\nnext     {made.step.command}\n", markup=False)
-    console.print(f"report   {made.page}", markup=False)
+    console.print(f"\nreport   {made.page}", markup=False)
     console.print(f"figures  {', '.join(path.name for path in made.figures) or 'none yet'}", markup=False)
+    if made.step is not None:
+        console.print(f"next     {made.step.command}\n         {made.step.why}", markup=False)
     return made.page
 
 

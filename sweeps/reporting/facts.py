@@ -129,7 +129,8 @@ def gather(
 def so_far(verdict: str, trials: Sequence[TrialRecord], state: str) -> str:
     """The verdict on a sweep that has trials left, with how far it is."""
     done = sum(trial.state in TERMINAL for trial in trials)
-    return f"{state.capitalize()}: {done} of {len(trials)} trials are done. So far: {verdict}"
+    said = f"{state.capitalize()}: {done} of {len(trials)} trials are done"
+    return f"{said}. So far: {verdict}" if done else f"{said}; there is no answer yet."
 
 
 def _tracks(history: History, trials: Sequence[TrialRecord]) -> dict[int, Track]:

@@ -226,7 +226,7 @@ def test_before_anything_is_known(launch_folder: Path, capsys: pytest.CaptureFix
     scan(launch_folder / "results/one", [1e-3], [Said()])
     for name, words in (
         ("new", "No trial has reported yet"),
-        ("begun", "Interrupted: 0 of 2 trials are done."),
+        ("begun", "Interrupted: 0 of 2 trials are done; there is no answer yet."),
         ("lost", "No learning rate has an answer"),
         ("one", "it is the only value tried"),
     ):
