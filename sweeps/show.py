@@ -15,6 +15,7 @@ from rich.text import Text
 from sweeps.answers.overview import Overview, look
 from sweeps.cli import Parser, fail
 from sweeps.record.store import existing_sweep
+from sweeps.release.openings import openings_in
 from sweeps.running.live import STYLES
 from sweeps.running.resume import resume_command
 from sweeps.sweep import describe
@@ -72,6 +73,9 @@ def show(found: Overview, console: Console) -> None:
         console.print(f"changed on a resume: {change}", markup=False)
     if found.verdict:
         console.print(f"\n{found.verdict}\n", markup=False)
+    if looks := openings_in(found.folder):
+        times = "once" if len(looks) == 1 else f"{len(looks)} times"
+        console.print(f"its test samples were opened {times}, last at {looks[-1].day} UTC for trial {looks[-1].trial}")
     console.print(f"results  {found.folder.path}", markup=False)
     console.print(f"MLflow   {found.tracking_uri}", markup=False)
     console.print(f"resume   {resume_command(found.folder, found.question)}", markup=False)

@@ -58,11 +58,12 @@ def opened_by_others(folder: Folder, opening: Opening) -> list[tuple[str, Openin
     for other in sweeps_in(folder.path.parent):
         if other.path == folder.path:
             continue
-        found += [(other.name, seen) for seen in _openings_in(other) if _same(seen, opening)]
+        found += [(other.name, seen) for seen in openings_in(other) if _same(seen, opening)]
     return found
 
 
-def _openings_in(folder: Folder) -> Sequence[Opening]:
+def openings_in(folder: Folder) -> Sequence[Opening]:
+    """Those of a sweep as it lies there, for whoever only reads."""
     try:
         ledger = Ledger(folder.ledger)
     except Exception:  # a damaged ledger of another sweep is not this one's business

@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 from scipy import stats
 from sklearn.datasets import load_diabetes
 
-from sweeps import accept
+from sweeps import accept, show
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
 from sweeps.release.openings import openings_of
@@ -62,7 +62,7 @@ def checkpoints(folder: Folder, number: int = 0) -> list[Path]:
     return sorted((folder.trials / f"{number:05d}-attempt-1").glob("checkpoint_*"))
 
 
-def test_from_a_sweep_to_a_champion(accepting: Accept, launch_folder: Path) -> None:
+def test_from_a_sweep_to_a_champion(accepting: Accept, launch_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All of it on digits; each number is found again by other means."""
     folder = made_sweep(launch_folder / "results", name="first", lrs=(1e-4, 1e-2), epochs=2)
     code, told, said = accepting("first")
@@ -123,6 +123,9 @@ def test_from_a_sweep_to_a_champion(accepting: Accept, launch_folder: Path) -> N
     assert again["registered"]["version"] == told["registered"]["version"]
     assert len(client.search_model_versions("name = 'digits'")) == 1
     assert len(openings(folder)) == 1
+    capsys.readouterr()
+    assert show.main(["first"]) == 0
+    assert re.search(r"its test samples were opened once, last at .* for trial 1", capsys.readouterr().out)
 
 
 def test_what_is_refused_opens_nothing(accepting: Accept, launch_folder: Path) -> None:
