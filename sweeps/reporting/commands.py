@@ -14,9 +14,14 @@ from sweeps.reporting.facts import Facts
 from sweeps.running.resume import resume_command
 
 
+PAGES = "#/experiments?workflowType=machine_learning"  # MLflow's pages for training; they would open on those for chats
+
+
 def mlflow_command(uri: str) -> str:
     """What opens MLflow's pages on these runs."""
-    return f"open {uri}" if uri.startswith("http") else f'mlflow ui --backend-store-uri "{uri}"'
+    if uri.startswith("http"):
+        return f"open {uri.rstrip('/')}/{PAGES}"
+    return f'mlflow ui --backend-store-uri "{uri}"  # then open http://127.0.0.1:5000/{PAGES}'
 
 
 def dashboard_command(folder: Folder) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 SQLITE = "sqlite:///"
 EXPERIMENT = "steadysweep"
-KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages open as for training; their default is chats
 
 
 def import_client() -> Any:
@@ -34,7 +33,7 @@ def experiment_id_of(client: Any, uri: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is not None:
         return str(found.experiment_id)
-    return str(client.create_experiment(name, artifact_location=artifacts_beside(uri), tags=KIND))
+    return str(client.create_experiment(name, artifact_location=artifacts_beside(uri)))
 
 
 def is_gone(error: Exception) -> bool:
