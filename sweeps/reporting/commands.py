@@ -13,7 +13,6 @@ from sweeps.record.store import Folder
 from sweeps.reporting.facts import Facts
 from sweeps.running.resume import resume_command
 
-
 PAGES = "#/experiments?workflowType=machine_learning"  # MLflow's pages for training; they would open on those for chats
 
 
