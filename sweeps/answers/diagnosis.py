@@ -29,6 +29,7 @@ ADVICE = {
     "underfit": "a larger model, longer training, or another lr",
     "fits": "more epochs will not help; what is left lies in the model, its settings or the data",
 }
+STILL_LEARNS = "more epochs may help a little, or begin to overfit: patience ends a run in time"
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def diagnose(reports: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
     if start > 0 and train_end > LEFT * start:
         left = f"{train_end / start:.0%} of the untrained model's loss ({start:.3g}) is left"
         return _found("underfit", f"neither loss is low, and neither falls on {numbers}; {left}")
+    if _falls_on(train, fall):
+        return Diagnosis("fits", f"val_loss has levelled off, while train_loss still falls {numbers}", STILL_LEARNS)
     return _found("fits", f"val_loss has levelled off, not far from train_loss {numbers}")
 
 

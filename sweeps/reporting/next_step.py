@@ -145,7 +145,8 @@ def _after_search(facts: Facts) -> NextStep | None:
         return _confirmed(
             facts, f"{what}, and one seed cannot tell a difference from noise: the best over seeds.", SEEDS
         )
-    return NextStep("The best one came late: more trials may find better ones.", _more(facts))
+    why = "The best one came late" if several else "Only one trial was trained to its end"
+    return NextStep(f"{why}: more trials may find better ones.", _more(facts))
 
 
 def _has_end(facts: Facts) -> bool:

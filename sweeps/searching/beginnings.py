@@ -136,9 +136,10 @@ def params_of(trial: FrozenTrial) -> dict[str, Any]:
 
 def points_left(sweep: Sweep, there: Sequence[FrozenTrial]) -> list[Mapping[str, Any]]:
     """The points of a space's sweep that no trial has tried yet."""
-    tried = [params_of(trial) for trial in there] if sweep.points else []
-    return [
-        point
-        for point in sweep.points
-        if not any(same_text({name: p[name] for name in point if name in p}) == same_text(point) for p in tried)
-    ]
+    params = [params_of(trial) for trial in there] if sweep.points else []
+    # A point may leave some to the sampler: it is compared by what it names, and most name the same.
+    tried = {
+        names: {same_text({name: found[name] for name in names if name in found}) for found in params}
+        for names in {tuple(point) for point in sweep.points}
+    }
+    return [point for point in sweep.points if same_text(point) not in tried[tuple(point)]]

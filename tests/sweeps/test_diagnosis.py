@@ -99,6 +99,15 @@ def test_one_bad_or_lucky_validation_changes_nothing(name: str, factor: float) -
         assert found.kind == name, (index, found.words)
 
 
+def test_training_that_still_falls_is_not_said_to_be_through() -> None:
+    """Six epochs of digits: the end of the descent is not the end of learning."""
+    found = diagnose(reports([1.593, 0.812, 0.527, 0.420, 0.390, 0.345], [0.612, 0.373, 0.232, 0.239, 0.151, 0.188]))
+    assert found is not None
+    assert found.kind == "fits"
+    assert "while train_loss still falls" in found.words
+    assert "more epochs may help a little" in found.advice
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(-0.02, 0.02), min_size=15, max_size=15))
 def test_noise_on_a_level_curve_is_no_overfitting(noise: list[float]) -> None:
