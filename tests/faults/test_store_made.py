@@ -12,10 +12,10 @@ from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
-from sweeps.tracking.runs import _make_database
+from sweeps.tracking.client import make_database
 from tests.helpers.drivers import environment
 
-MAKE = "import sys; from sweeps.tracking.runs import _make_database; _make_database(sys.argv[1], 'one.part')"
+MAKE = "import sys; from sweeps.tracking.client import make_database; make_database(sys.argv[1], 'one.part')"
 
 
 def opens(path: Path) -> bool:
@@ -32,7 +32,7 @@ def test_killed_half_way(tmp_path: Path) -> None:
     process.wait()
     assert not store.exists()
 
-    _make_database(f"sqlite:///{store}", "one.part")
+    make_database(f"sqlite:///{store}", "one.part")
     assert opens(store)
     assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
 
@@ -49,8 +49,8 @@ def num_tables(path: Path) -> int:
 
 def test_one_that_is_there_stays(tmp_path: Path) -> None:
     store = tmp_path / "mlflow.db"
-    _make_database(f"sqlite:///{store}", "one.part")
+    make_database(f"sqlite:///{store}", "one.part")
     client = MlflowClient(f"sqlite:///{store}")
     client.create_experiment("mine")
-    _make_database(f"sqlite:///{store}", "two.part")
+    make_database(f"sqlite:///{store}", "two.part")
     assert client.get_experiment_by_name("mine") is not None
