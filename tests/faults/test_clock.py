@@ -32,6 +32,10 @@ SAYS_WHEN = {
     "sweeps/running/conduct.py": "how long its phases took",
     "sweeps/record/writes.py": "when a trial began and ended, for those who read the study with Optuna's tools",
     "sweeps/answers/overview.py": "how old a sweep is, in the list of them",
+    "sweeps/release/openings.py": "when the test samples were opened",
+    "sweeps/release/telling.py": "when a model was accepted",
+    "sweeps/monitor.py": "when fresh data were looked at",
+    "trainable/trial.py": "when an attempt began, at the head of its log",
     "trainable/single/folder.py": "the default name",
 }
 YEAR_S = 365 * 86400
