@@ -64,7 +64,7 @@ def test_only_these_read_it() -> None:
     assert found <= set(SAYS_WHEN)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_it_jumps_by_years(tmp_path: Path, unbroken: Facts) -> None:
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock/sitecustomize.py").write_text(JUMPING)

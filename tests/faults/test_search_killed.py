@@ -69,7 +69,7 @@ def test_a_killed_search_gives_the_same_answer(flags: list[str], tmp_path: Path)
     assert without_circumstances(result_of(folder)) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tpe_and_asha_two_at_a_time(tmp_path: Path) -> None:
     """Which trial ends first is up to the machine, and with it what comes next: nothing is lost or doubled."""
     folder, flags = tmp_path / "results/a", TPE
@@ -111,7 +111,7 @@ print("again", found.status, flush=True)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ctrl_c_in_a_script(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     script = subprocess.Popen(

@@ -223,7 +223,7 @@ def test_a_task_without_a_test_part(accepting: Accept, launch_folder: Path) -> N
             marks=pytest.mark.slow,
         ),
         ("x, y = self.part(seed, 250, 300); x[3] = float('nan'); return x, y", "loss is nan for 1 of 50"),
-        pytest.param("raise KeyError('no such file')", r"the task's test\(\) fails: KeyError", marks=pytest.mark.slow),
+        pytest.param("raise KeyError('no such file')", r"the task's test\(\) fails: KeyError", marks=pytest.mark.soak),
     ],
 )
 def test_a_test_part_that_is_none_counts_as_opened(
@@ -403,13 +403,16 @@ class Odd(nn.Module):
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("return y if float(x.sum()) > 0 else y + 0", "torch.export refuses it"),
-        ("return y + x.shape[0] - float(x.shape[0])", "called with 1, 2, 50 samples at a time, it fails"),
-        ("return Said(y=y)", "gives back a Said"),
+        pytest.param("return y if float(x.sum()) > 0 else y + 0", "torch.export refuses it", marks=pytest.mark.slow),
+        pytest.param(
+            "return y + x.shape[0] - float(x.shape[0])",
+            "called with 1, 2, 50 samples at a time, it fails",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param("return Said(y=y)", "gives back a Said", marks=pytest.mark.soak),
     ],
 )
 def test_what_cannot_be_exported_is_kept_as_weights(

@@ -136,7 +136,7 @@ def test_a_command_and_its_function_are_one() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
 
 
-@pytest.mark.slow  # the checker reads everything anew
+@pytest.mark.soak  # the checker reads everything anew
 def test_type_checkers_see_the_functions(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(
         "from sweeps import SweepResult, search\nfound: SweepResult = search('digits', trials=3)\nsearch(trails=3)\n"

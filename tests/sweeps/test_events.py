@@ -156,7 +156,7 @@ def test_a_signal_while_ray_starts(name: str, code: int, tmp_path: Path, marked:
     assert not Folder(tmp_path / "results/told").is_taken()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_signal_during_the_final_answer(tmp_path: Path, marked: Marked) -> None:
     folder = tmp_path / "results/told"
     with driver(*ARGUMENTS, cwd=tmp_path) as process:

@@ -410,7 +410,7 @@ def test_b58_the_retired_store_of_files(
     assert list(launch_folder.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_b58_json_on_stdout_names_the_store(tmp_path: Path) -> None:
     """In a process of its own, with the address from the shell: what a program reads is absolute too."""
     done = run_command("--name", "read", "--json", *SMALL, cwd=tmp_path, MLFLOW_TRACKING_URI="sqlite:///mine.db")

@@ -340,7 +340,7 @@ def test_a_table(launch_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "ALARM: loss is " in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_images(launch_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Of class folders and without; darker and blurred ones have drifted; what cannot be read is a remark."""
     root = write_images(launch_folder / "images", 40)

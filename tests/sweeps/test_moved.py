@@ -95,7 +95,7 @@ def test_a_store_that_is_gone(place: Path) -> None:
     all_is_there(result_of(place / "results/kept"), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_original_and_copy_have_runs_of_their_own(scan: Scan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both in one store, as on a server that all use: the copy does not write into the original's runs."""
     _, first = scan("--name", "kept", *ARGUMENTS)

@@ -167,8 +167,13 @@ def plan_without_probe(question: Any, asked: Mapping[str, Any]) -> int:
     return int(sweep.num_planned)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["settled", "overfits", "underfits", "the best came first"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("settled", "underfits")),
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("overfits", "the best came first")),
+    ],
+)
 def test_what_is_advised_can_be_planned(name: str, launch_folder: Path) -> None:
     make, _ = CASES[name]
     _, step = advised(make(launch_folder / "results/x"))

@@ -186,7 +186,7 @@ def test_artifacts_that_cannot_be_written(tmp_path: Path) -> None:
     training.all_is_there_once(uri)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_server_that_is_never_there(
     scan: Scan, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

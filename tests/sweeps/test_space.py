@@ -294,7 +294,7 @@ def conducted(folder: Folder, sweep: Sweep) -> Outcome:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_real_search_that_was_stopped(local_ray: None, tmp_path: Path) -> None:
     """Signals in mid-search, and it goes on: the same proposals, decisions and weights as those of the unbroken one."""
     space = {"lr": {"log": [1e-4, 1e-1]}, "task.width": {"int": [4, 32]}}

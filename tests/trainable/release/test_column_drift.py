@@ -179,7 +179,9 @@ def test_many_columns_are_corrected_for() -> None:
     assert all(column.p_corrected >= column.p for column in found)
 
 
-@pytest.mark.parametrize("num", [50, *(pytest.param(num, marks=pytest.mark.slow) for num in (270, 1000))])
+@pytest.mark.parametrize(
+    "num", [50, pytest.param(270, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.soak)]
+)
 def test_no_false_alarms_on_resamples_of_clean_data(num: int) -> None:
     """Of digits' samples that no model saw, drawn with replacement: at most 5 % of 200 alarm, by any of 64 columns."""
     task = Digits()
