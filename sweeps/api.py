@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     allow_drift: bool
     retries: int
     retry_failed: bool
+    ledger: str
     tracking_uri: str
     trials_at_once: int
     cpus_per_trial: float

@@ -22,6 +22,7 @@ from rich.table import Table
 from cluster.connect import this_machine
 from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
+from sweeps.record.home import checked_database
 from sweeps.record.store import Folder, checked_name, checked_results
 from sweeps.reporting.commands import dashboard_command
 from sweeps.reporting.commands import mlflow_command as mlflow_command
@@ -75,6 +76,7 @@ def add_shared_flags(flags: Parser, question: str, budgets: Sequence[str]) -> No
     add("--allow-drift", action="store_const", const=True, help="resume though trials will differ; it is recorded")
     add("--retries", metavar="N", help="how often a trial whose own code raises is tried again (default: 1)")
     add("--retry-failed", action="store_const", const=True, help="with --resume: run failed trials again too")
+    add("--ledger", metavar="URL", help="PostgreSQL for the sweep's record (default: a file in its folder)")
     add("--tracking-uri", metavar="URI", help="MLflow's store (default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)")
     add("--config", metavar="FILE.yaml", help="flags from a file; those on the command line win")
     add("--trials-at-once", metavar="N", help="how many trials run at a time (default: as many as fit)")
@@ -126,6 +128,7 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
     wish = wish_of(asked)
     drift: list[str] = []
     attributes: Notes = {}
+    database: str | None = None
     retries = _retries(asked)
     if asked.get("retry_failed") and "resume" not in asked:
         raise ValueError("--retry-failed is about a sweep that has run: use it with --resume NAME")
@@ -143,10 +146,12 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
                 f"or go on with --resume {folder.name}"
             )
         uri = resolve_uri(asked.get("tracking_uri"), launch_folder)
+        database = checked_database(asked["ledger"]) if "ledger" in asked else None
         budget = budget_of(asked)
         sweep, noted, attributes = question.new(folder.name, asked, wish, console)
     check_budget(budget, sweep, _gpus(budget, sweep, wish, asked))
-    console.print(f"sweep {sweep.name}  results {folder.path}  tracking {uri}", highlight=False, soft_wrap=True)
+    where = f"  ledger {database}" if database else ""
+    console.print(f"sweep {sweep.name}  results {folder.path}{where}  tracking {uri}", highlight=False, soft_wrap=True)
     judge, grow = question.judge(sweep, noted)
     try:
         return conduct(
@@ -155,6 +160,7 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
             tracking_uri=uri,
             wish=wish,
             address=asked.get("address"),
+            database=database,
             judge=judge,
             grow=grow,
             noted={**attributes, question.name: {**noted, "budget": budget.to_dict()}},

@@ -59,10 +59,12 @@ FLOORS = [
 PLACES = {
     "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"},
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
+    | {"sweeps.record.home", "sweeps.record.postgres"}
     | {"sweeps.running.run"}
     | {"sweeps.spaces.draw", "sweeps.spaces.function", "sweeps.searching.samplers", "sweeps.searching.proposals"}
     | {"sweeps.searching.beginnings", "sweeps.searching.outcomes", "sweeps.searching.pruners"}
     | {"sweeps.reporting.importance"},
+    "psycopg": {"sweeps.record.address"},
     "mlflow": {"sweeps.tracking.runs", "sweeps.tracking.client", "sweeps.tracking.dataset"}
     | {"sweeps.release.packaging", "sweeps.release.registry", "sweeps.release.released", "sweeps.monitoring.logged"},
     "rich": {"sweeps.api", "sweeps.lr_scan", "sweeps.search", "sweeps.show", "sweeps.__main__", "sweeps.command"}

@@ -1,4 +1,4 @@
-"""The ledger: one Optuna study in SQLite, the only record of which trials exist and what they said.
+"""The ledger: one Optuna study, the only record of which trials exist and what they said.
 
 Written before anyone acts on what it says. Knows nothing of Ray, MLflow or files of curves.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from sweeps.record.drift import data_key
+from sweeps.record.home import born, home_at
 from sweeps.record.reopen import reopen
 from sweeps.record.trial import TERMINAL, TrialRecord, record_of, to_come
-from sweeps.record.writes import Facts, storage_at, write, write_new
+from sweeps.record.writes import Facts, write, write_new
 from sweeps.searching.beginnings import Beginnings, points_left
 from sweeps.searching.outcomes import (
     MEASURED,
@@ -44,12 +44,12 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         # Optuna announces every trial on stderr, where the live table is.
         optuna.logging.set_verbosity(logging.WARNING)
-        self._storage = storage_at(path)
-        (summary,) = optuna.get_all_study_summaries(self._storage, include_best_trial=False)
+        self._home = home_at(path)
+        self._storage = self._home.storage
         self._study = optuna.load_study(
-            study_name=summary.study_name, storage=self._storage, sampler=_NO_SAMPLER, pruner=_NO_PRUNER
+            study_name=self._home.study_name, storage=self._storage, sampler=_NO_SAMPLER, pruner=_NO_PRUNER
         )
-        self.sweep = Sweep.from_dict(json.loads(summary.user_attrs["sweep"]), checked=False)
+        self.sweep = Sweep.from_dict(json.loads(self._study.user_attrs["sweep"]), checked=False)
         self._data_seen: set[int] = set()
         # What it has read or written; nobody else writes, see Folder.owned.
         self._there: list[FrozenTrial] | None = None
@@ -57,26 +57,24 @@ class Ledger:
         self._begins: Beginnings | None = None
 
     @classmethod
-    def create(cls, path: Path, sweep: Sweep, attributes: Mapping[str, Any]) -> Ledger:
-        """A new ledger with all trials of the sweep waiting in it. It appears under its name when it is whole."""
+    def create(cls, path: Path, sweep: Sweep, attributes: Mapping[str, Any], address: str | None = None) -> Ledger:
+        """A new ledger with all trials of the sweep waiting in it. It appears under its name when it is whole.
+
+        address: of the PostgreSQL database that holds it; then `path` is that of the file that says so.
+        """
         optuna.logging.set_verbosity(logging.WARNING)
-        beside = path.with_name(path.name + ".part")
-        beside.unlink(missing_ok=True)
-        storage = storage_at(beside)
-        study = optuna.create_study(
-            study_name=sweep.name,
-            storage=storage,
-            directions=["minimize" if mode == "min" else "maximize" for _, mode in sweep.objectives],
-        )
-        study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
-        study.set_user_attr("fingerprint", sweep.fingerprint())
-        for name, value in attributes.items():
-            study.set_user_attr(name, value)
-        for point in () if sweep.space else sweep.points:  # those of a space are there when they begin
-            study.enqueue_trial(dict(point))
-        storage.remove_session()
-        storage.engine.dispose()
-        os.replace(beside, path)
+        with born(path, sweep.name, address) as (storage, study_name):
+            study = optuna.create_study(
+                study_name=study_name,
+                storage=storage,
+                directions=["minimize" if mode == "min" else "maximize" for _, mode in sweep.objectives],
+            )
+            study.set_user_attr("sweep", json.dumps(sweep.to_dict()))
+            study.set_user_attr("fingerprint", sweep.fingerprint())
+            for name, value in attributes.items():
+                study.set_user_attr(name, value)
+            for point in () if sweep.space else sweep.points:  # those of a space are there when they begin
+                study.enqueue_trial(dict(point))
         return cls(path)
 
     def extend(self, sweep: Sweep) -> None:
@@ -88,14 +86,18 @@ class Ledger:
         self._begins = None  # what it remembers is not so any more
         if self.exhausted:
             self.note("exhausted", None)  # the space may be larger now; if not, the next proposal says so again
-        records = self.trials()
-        present = [record.params for record in records]
-        for point in () if sweep.space else sweep.points:
+        short = [record.number for record in self.trials() if self._is_short(record)]
+        if not sweep.space:
+            self._home.writing(self._enqueue_lacking)
+        self._reopen(short)
+        self._prune_what_a_kill_left()
+
+    def _enqueue_lacking(self) -> None:
+        present = [record.params for record in self.trials()]
+        self._there = None
+        for point in self.sweep.points:
             if dict(point) not in present:
                 self._study.enqueue_trial(dict(point))
-        self._there = None
-        self._reopen([record.number for record in records if self._is_short(record)])
-        self._prune_what_a_kill_left()
 
     def _is_short(self, record: TrialRecord) -> bool:
         """Whether a complete trial has epochs left. One that lost patience has none: it would lose it again."""
@@ -121,19 +123,20 @@ class Ledger:
     def _reopen(self, numbers: list[int]) -> None:
         """Make ended trials running ones, under their numbers; they go on as after an interruption."""
         trials = self._trials()
-        reopen(self._storage, [trials[number]._trial_id for number in numbers])
+        if numbers:
+            self._home.writing(lambda: reopen(self._storage, [trials[number]._trial_id for number in numbers]))
         self._there = None
         self._begins = None  # what it remembers is not so any more
 
     def attribute(self, name: str) -> Any:
         """Something noted of the whole sweep, or None."""
         if self._noted is None:
-            self._noted = self._study.user_attrs
+            self._noted = self._home.reading(lambda: self._study.user_attrs)
         return self._noted.get(name)
 
     def note(self, name: str, value: Any) -> None:
         """Note something (plain values) of the whole sweep."""
-        self._study.set_user_attr(name, value)
+        self._home.writing(lambda: self._study.set_user_attr(name, value))
         self._noted = None
 
     @property
@@ -189,8 +192,8 @@ class Ledger:
         except SpaceExhausted:
             self.note("exhausted", True)
             raise
-        trial_id = write_new(self._storage, self._study._study_id, number, facts)
-        there.append(self._storage.get_trial(trial_id))
+        trial_id = self._home.writing(lambda: write_new(self._storage, self._study._study_id, number, facts))
+        there.append(self._home.reading(lambda: self._storage.get_trial(trial_id)))
 
     def report(self, number: int, report: Mapping[str, Any]) -> bool:
         """Record a report (number, epoch, metrics, notes); False if it was known already."""
@@ -238,7 +241,7 @@ class Ledger:
             length = sweep.epochs if steps is None else self.attribute("full_length")
             rules = Rules(sweep.pruner, sweep.pruner_startup, sweep.pruner_warmup, sweep.pruner_patience, length)
             rivals = self._trials()[number % sweep.num_seeds :: sweep.num_seeds]  # compared is within one seed
-            prune, noted = decide(self._study, rivals, trial, rules)
+            prune, noted = self._home.reading(lambda: decide(self._study, rivals, trial, rules))
             decided = {"report": reports, "prune": prune}
             self._write(number, Facts(user={"decided": decided}, system=noted))
         return bool(decided["prune"])
@@ -269,15 +272,17 @@ class Ledger:
         self._write(number, Facts(user=facts, end=OPTUNA_STATES[state].name, values=values))
 
     def close(self) -> None:
-        self._storage.remove_session()
-        self._storage.engine.dispose()
+        self._home.close()
 
     def _trials(self) -> list[FrozenTrial]:
         if self._there is None:
-            self._there = self._storage.get_all_trials(self._study._study_id, deepcopy=False)
+            self._there = self._home.reading(
+                lambda: self._storage.get_all_trials(self._study._study_id, deepcopy=False)
+            )
         return self._there
 
     def _write(self, number: int, facts: Facts) -> None:
         there = self._trials()
-        write(self._storage, there[number]._trial_id, facts)
-        there[number] = self._storage.get_trial(there[number]._trial_id)
+        trial_id = there[number]._trial_id
+        self._home.writing(lambda: write(self._storage, trial_id, facts))
+        there[number] = self._home.reading(lambda: self._storage.get_trial(trial_id))

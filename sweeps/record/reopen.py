@@ -10,20 +10,18 @@ from collections.abc import Iterable
 
 from optuna.storages import RDBStorage
 
+from sweeps.record.writes import one_commit
+
 STATEMENTS = (
-    "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE trial_id = :id",
-    "DELETE FROM trial_values WHERE trial_id = :id",
-    "DELETE FROM trial_user_attributes WHERE trial_id = :id AND \"key\" IN ('state', 'reason', 'weights_sha256')",
+    "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE trial_id = ?",
+    "DELETE FROM trial_values WHERE trial_id = ?",
+    "DELETE FROM trial_user_attributes WHERE trial_id = ? AND \"key\" IN ('state', 'reason', 'weights_sha256')",
 )
 
 
 def reopen(storage: RDBStorage, trial_ids: Iterable[int]) -> None:
     """All of them or none. The reports stay. A study that was loaded before has the old states in memory."""
-    connection = storage.engine.raw_connection()
-    try:
+    with one_commit(storage) as cursor:
         for trial_id in trial_ids:
             for statement in STATEMENTS:
-                connection.cursor().execute(statement, {"id": trial_id})
-        connection.commit()
-    finally:
-        connection.close()
+                cursor.execute(statement, (trial_id,))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import filelock
 
+POINTER = "ledger.json"  # says where the ledger is that is not in the folder
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -37,7 +38,12 @@ class Folder:
 
     @property
     def ledger(self) -> Path:
-        return self.path / "ledger.db"
+        """The ledger, or the file that says in which database it is."""
+        return self.pointer if self.pointer.is_file() else self.path / "ledger.db"
+
+    @property
+    def pointer(self) -> Path:
+        return self.path / POINTER
 
     @property
     def history(self) -> Path:
@@ -72,7 +78,7 @@ class Folder:
     def is_taken(self) -> bool:
         """Whether anything is here. What a driver leaves that was killed before it had a ledger does not count:
         there is nothing in it to go on with."""
-        unborn = {"lock", "owner.json", "ledger.db.part", "ledger.db.part-journal"}
+        unborn = {"lock", "owner.json", "ledger.db.part", "ledger.db.part-journal", f"{POINTER}.part"}
         if not self.path.is_dir():
             return self.path.exists()
         present = {path.name for path in self.path.iterdir()}
@@ -174,5 +180,6 @@ def existing_sweep(results: Path, name: str, asked_by: str = "") -> Folder:
 
 def sweeps_in(results: Path) -> list[Folder]:
     """All sweeps below a results folder, the newest first."""
-    folders = [Folder(path.parent) for path in results.glob("*/ledger.db")]
+    found = [*results.glob("*/ledger.db"), *results.glob(f"*/{POINTER}")]
+    folders = [Folder(path) for path in {path.parent: None for path in found}]
     return sorted(folders, key=lambda folder: folder.ledger.stat().st_mtime, reverse=True)

@@ -1,6 +1,7 @@
 """Several facts about a trial written in one commit, in Optuna's tables: a kill leaves all of them or none.
 
-Optuna's own doors commit each by itself, which also costs a wait for the disk each. Knows no meaning of what it writes.
+Optuna's own doors commit each by itself, which also costs a wait for the disk each. SQLite and PostgreSQL are told the
+same; writing it again changes nothing, for a server may die with a commit in doubt. Knows no meaning of what it writes.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ ATTRIBUTE = (
     'INSERT INTO trial_{kind}_attributes (trial_id, "key", value_json) VALUES (?, ?, ?) '
     'ON CONFLICT (trial_id, "key") DO UPDATE SET value_json = excluded.value_json'
 )
-PARAM = "INSERT INTO trial_params (trial_id, param_name, param_value, distribution_json) VALUES (?, ?, ?, ?)"
+PARAM = (
+    "INSERT INTO trial_params (trial_id, param_name, param_value, distribution_json) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (trial_id, param_name) DO NOTHING"
+)
 REPORT = (
     "INSERT INTO trial_intermediate_values (trial_id, step, intermediate_value, intermediate_value_type) "
     "VALUES (?, ?, ?, ?) ON CONFLICT (trial_id, step) DO NOTHING"
 )
-VALUE = "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?, ?, ?, ?)"
+VALUE = (
+    "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (trial_id, objective) DO NOTHING"
+)
 NEW = "INSERT INTO trials (number, study_id, state, datetime_start) VALUES (?, ?, 'RUNNING', ?)"
+FIND = "SELECT trial_id FROM trials WHERE number = ? AND study_id = ?"
 BEGIN = "UPDATE trials SET state = 'RUNNING', datetime_start = ? WHERE trial_id = ? AND state = 'WAITING'"
 END = "UPDATE trials SET state = ?, datetime_complete = ? WHERE trial_id = ? AND state = 'RUNNING'"
 
@@ -56,30 +64,55 @@ def storage_at(path: Path) -> RDBStorage:
 
 def write(storage: RDBStorage, trial_id: int, facts: Facts) -> None:
     """All of the facts, or none of them."""
-    with _one_commit(storage) as cursor:
+    with one_commit(storage) as cursor:
         _execute(cursor, trial_id, facts)
 
 
 def write_new(storage: RDBStorage, study_id: int, number: int, facts: Facts) -> int:
     """A new trial, running, with all of the facts; its id. Optuna's own door refuses a choice that has grown."""
-    with _one_commit(storage) as cursor:
-        cursor.execute(NEW, (number, study_id, _now()))
-        trial_id = int(cursor.lastrowid)
+    with one_commit(storage) as cursor:
+        if not is_file(storage):
+            found = cursor.execute(FIND, (number, study_id)).fetchone()
+            if found is not None:  # that commit was in doubt, and went well
+                return int(found[0])
+            trial_id = int(cursor.execute(f"{NEW} RETURNING trial_id", (number, study_id, _now())).fetchone()[0])
+        else:
+            cursor.execute(NEW, (number, study_id, _now()))
+            trial_id = int(cursor.lastrowid)
         _execute(cursor, trial_id, facts)
     return trial_id
 
 
+def is_file(storage: RDBStorage) -> bool:
+    """Whether it is SQLite's."""
+    return bool(storage.engine.dialect.name == "sqlite")
+
+
 @contextlib.contextmanager
-def _one_commit(storage: RDBStorage) -> Iterator[Any]:
+def one_commit(storage: RDBStorage) -> Iterator[Any]:
+    """A cursor that takes statements as SQLite spells them; all that it is told, or none."""
     connection = storage.engine.raw_connection()
     try:
-        yield connection.cursor()
+        yield connection.cursor() if is_file(storage) else _Spelled(connection.cursor())
         connection.commit()
     except BaseException:
-        connection.rollback()
+        try:
+            connection.rollback()
+        except storage.engine.dialect.loaded_dbapi.Error:  # the server is gone, and so is what was begun there
+            connection.invalidate()
         raise
     finally:
         connection.close()
+
+
+class _Spelled:
+    """A cursor of psycopg, which spells a place for a value in another way."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def execute(self, statement: str, values: Sequence[Any]) -> Any:
+        return self._cursor.execute(statement.replace("?", "%s"), values)
 
 
 def _execute(cursor: Any, trial_id: int, facts: Facts) -> None:

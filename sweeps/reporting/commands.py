@@ -9,6 +9,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+from sweeps.record.home import dashboard_address
 from sweeps.record.store import Folder
 from sweeps.reporting.facts import Facts
 from sweeps.running.resume import resume_command
@@ -25,7 +26,7 @@ def mlflow_command(uri: str) -> str:
 
 def dashboard_command(folder: Folder) -> str:
     """What opens Optuna's dashboard on the ledger, which is a study of Optuna's like any other."""
-    line = f"optuna-dashboard {shlex.quote(f'sqlite:///{folder.ledger}')}"
+    line = f"optuna-dashboard {shlex.quote(dashboard_address(folder.ledger))}"
     if shutil.which("optuna-dashboard") is None:
         line += "  # pip install optuna-dashboard"
     return line

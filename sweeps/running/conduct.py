@@ -25,6 +25,7 @@ from sweeps.answers.remarks import exit_code, on_checks, on_failures
 from sweeps.answers.result import SweepResult
 from sweeps.record.drift import drift_tags, environment_tags, identity
 from sweeps.record.history import History
+from sweeps.record.home import remove
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
 from sweeps.record.trial import TrialRecord
@@ -81,6 +82,7 @@ def conduct(
     tracking_uri: str,
     wish: Wish,
     address: str | None,
+    database: str | None = None,
     judge: Judge,
     console: Console,
     began: float,
@@ -96,6 +98,7 @@ def conduct(
 
     grow: asked once all trials have ended, whether there shall be more; noted: for the ledger, beside the definition.
     budget: what may end the sweep before all trials are done. exits: signals end the process, as a command's do.
+    database: the PostgreSQL address of a new sweep's ledger; None: a file in the folder.
     retries: how often a trial whose own code raises is tried again; retry_failed: also trials that failed before.
     Raises ValueError for what cannot be done, before anything is written; where only a trial's process could see
     it (Refused), what was written of a new sweep is taken away again.
@@ -117,7 +120,7 @@ def conduct(
         placement = place(wish, capacity, sweep.num_planned, sweep.train)
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
-        ledger = _open(folder, sweep, tracking_uri, drift, noted or {})
+        ledger = _open(folder, sweep, tracking_uri, drift, noted or {}, database)
         stack.callback(ledger.close)
         if retry_failed:
             ledger.retry_failed()
@@ -137,15 +140,24 @@ def _free_if_refused(folder: Folder) -> Iterator[None]:
         yield
     except Refused:
         if is_new:
+            remove(folder.pointer)
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
 
 
-def _open(folder: Folder, sweep: Sweep, tracking_uri: str, drift: Sequence[str], noted: Mapping[str, Any]) -> Ledger:
+def _open(
+    folder: Folder,
+    sweep: Sweep,
+    tracking_uri: str,
+    drift: Sequence[str],
+    noted: Mapping[str, Any],
+    database: str | None,
+) -> Ledger:
     noted = {**noted, "identity": identity(sweep)}
     if not folder.ledger.is_file():
         where = {"tracking_uri": tracking_uri, "folder": str(folder.path)}
-        return Ledger.create(folder.ledger, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted})
+        path = folder.ledger if database is None else folder.pointer
+        return Ledger.create(path, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted}, database)
     ledger = Ledger(folder.ledger)
     ledger.note_drift(drift)
     for name, value in noted.items():

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sweeps.record.address import LedgerLost
+
 Kind = Literal["infrastructure", "out of memory", "stalled", "exception", "refused"]
 # How often a trial may fail in each way, without anybody's leave, before it counts as failed.
 FORGIVEN: Mapping[str, int] = {"infrastructure": 3, "out of memory": 1, "stalled": 1}
@@ -63,11 +65,13 @@ class Failure:
 
 
 def storage_problem(error: BaseException) -> str | None:
-    """What is wrong with the disk, where an error goes back to that; None for any other error."""
+    """What is wrong with the disk or the ledger's database, where an error goes back to that; None for any other."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in NO_STORAGE:
             return f"{os.strerror(seen.errno)}{f' ({seen.filename})' if seen.filename else ''}"
+        if isinstance(seen, LedgerLost):
+            return str(seen)
         # SQLite and Tune have words only.
         found = _STORAGE.search(str(seen)) or _DATABASE.search(str(seen))
         if found:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sweeps.cli import shared_settings
 from sweeps.record.drift import data_fingerprint, differences, identity
+from sweeps.record.home import move
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, existing_sweep, sweeps_in
 from sweeps.running.account import ENDED_BY
@@ -50,6 +51,10 @@ def resumed(results: Path, asked: Mapping[str, Any], question: str, grown: Grown
     name = asked["resume"]
     if name:
         folder = existing_sweep(results, name, "--resume")
+        if "ledger" in asked:
+            move(folder.ledger, asked["ledger"])
+    elif "ledger" in asked:
+        raise ValueError("--ledger with --resume says where the ledger of one sweep is now: name it, --resume NAME")
     else:
         left = {"running", "waiting", "failed"} if asked.get("retry_failed") else {"running", "waiting"}
         unfinished = [found for found in sweeps_in(results) if _has(found, left)]

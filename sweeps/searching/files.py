@@ -110,7 +110,7 @@ def observations_of(given: Any, asked: Mapping[str, Any], sweep: Sweep) -> list[
     given: its name in the results folder, or its folder.
     """
     path = Path(str(given)).expanduser()
-    if (path / "ledger.db").is_file():
+    if Folder(path).ledger.is_file():
         folder = Folder(path.resolve())
     else:
         folder = existing_sweep(

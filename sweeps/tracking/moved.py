@@ -11,6 +11,7 @@ import uuid
 from contextlib import closing
 from pathlib import Path
 
+from sweeps.record.home import is_same_study
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
 from sweeps.tracking.client import SQLITE
@@ -22,8 +23,15 @@ def present_store(folder: Folder, ledger: Ledger) -> str:
     Only a database file can have moved with the folder. Then the first of these that is there is taken: the file
     in the same place as seen from the folder; the old file, if the sweep is no longer where it was (it was moved
     and not copied); else a new one in the results folder, to which the history is sent again.
+
+    Raises ValueError for the copy of a folder whose ledger is in a database: both would write to one study.
     """
     uri, old = str(ledger.attribute("tracking_uri")), _old_place(folder, ledger)
+    if old is not None and is_same_study(folder.ledger, Folder(old).ledger):
+        raise ValueError(
+            f"{folder.path} is a copy of {old}, and the ledger of both is one study in a database; go on there, or "
+            "remove that folder and go on here"
+        )
     if old is None or not uri.startswith(SQLITE):
         return uri
     old_file = Path(uri.removeprefix(SQLITE))
