@@ -19,7 +19,7 @@ FLOORS = [
     {"sweeps.command", "sweeps.running.plan", "sweeps.callable", "sweeps.monitoring"},
     {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer", "sweeps.release"} | {"sweeps.reporting"},
     {"sweeps.answers.judgement"},
-    {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper"}
+    {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper", "sweeps.running.opening"}
     | {
         "sweeps.running.progress",
         "sweeps.running.live",

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -23,9 +21,8 @@ from cluster.connect import connected, this_machine
 from sweeps.answers.judgement import Grow, Judge, Judgement, more_trials
 from sweeps.answers.remarks import exit_code, on_checks, on_failures
 from sweeps.answers.result import SweepResult
-from sweeps.record.drift import drift_tags, environment_tags, identity
+from sweeps.record.drift import drift_tags, environment_tags
 from sweeps.record.history import History
-from sweeps.record.home import remove
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
 from sweeps.record.trial import TrialRecord
@@ -35,11 +32,11 @@ from sweeps.reporting.page import library
 from sweeps.running.account import Account
 from sweeps.running.budget import NO_BUDGET, Budget, End
 from sweeps.running.failures import Refused
+from sweeps.running.opening import free_if_refused, open_ledger
 from sweeps.running.placement import Placement, Wish, place
 from sweeps.running.progress import Progress
 from sweeps.running.signals import Interruption
 from sweeps.sweep import Sweep, check_size
-from sweeps.tracking.moved import settle
 from sweeps.tracking.tracker import Tracker, import_client
 from trainable.files import write_text
 
@@ -110,7 +107,7 @@ def conduct(
     threading.Thread(target=_import_ahead, args=[bool(sweep.space)], daemon=True).start()
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_free_if_refused(folder))
+        stack.enter_context(free_if_refused(folder))
         interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True), exits=exits))
         # Ray prints what happens to its workers on stdout, which belongs to the answer.
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -120,7 +117,7 @@ def conduct(
         placement = place(wish, capacity, sweep.num_planned, sweep.train)
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
-        ledger = _open(folder, sweep, tracking_uri, drift, noted or {}, database)
+        ledger = open_ledger(folder, sweep, tracking_uri, drift, noted or {}, database)
         stack.callback(ledger.close)
         if retry_failed:
             ledger.retry_failed()
@@ -130,41 +127,6 @@ def conduct(
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
     return outcome
-
-
-@contextlib.contextmanager
-def _free_if_refused(folder: Folder) -> Iterator[None]:
-    """A new sweep that cannot be trained leaves no folder: its name is free for the next try."""
-    is_new = not folder.ledger.is_file()
-    try:
-        yield
-    except Refused:
-        if is_new:
-            remove(folder.pointer)
-            shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-
-
-def _open(
-    folder: Folder,
-    sweep: Sweep,
-    tracking_uri: str,
-    drift: Sequence[str],
-    noted: Mapping[str, Any],
-    database: str | None,
-) -> Ledger:
-    noted = {**noted, "identity": identity(sweep)}
-    if not folder.ledger.is_file():
-        where = {"tracking_uri": tracking_uri, "folder": str(folder.path)}
-        path = folder.ledger if database is None else folder.pointer
-        return Ledger.create(path, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted}, database)
-    ledger = Ledger(folder.ledger)
-    ledger.note_drift(drift)
-    for name, value in noted.items():
-        ledger.note(name, value)
-    ledger.extend(sweep)
-    settle(folder, ledger, tracking_uri)
-    return ledger
 
 
 def _run(
