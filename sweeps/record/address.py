@@ -58,8 +58,7 @@ def checked_address(given: str) -> str:
             f"--ledger {masked(given)} must be {EXAMPLE}; leave it out to keep the ledger in the sweep's folder"
         )
     given = "postgresql://" + given.partition("://")[2]
-    named = {item.partition("=")[0] for item in given.partition("?")[2].split("&")}
-    if _PASSWORD.search(given) or named & set(_SECRET):
+    if has_password(given):
         raise ValueError(
             f"--ledger {masked(given)}: a password in the address would be seen by everybody who lists processes, and "
             f"stored; leave it out, and {PASSWORDS}"
@@ -101,6 +100,12 @@ def driver() -> Any:
 def as_sqlalchemy(address: str) -> str:
     """An address as SQLAlchemy is told it."""
     return _without_env(address)[0].replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def has_password(address: str) -> bool:
+    """Whether there is a password in the address of a database or a server."""
+    named = {item.partition("=")[0] for item in address.partition("?")[2].split("&")}
+    return bool(_PASSWORD.search(address) or named & set(_SECRET))
 
 
 def masked(address: str) -> str:

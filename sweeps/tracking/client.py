@@ -42,8 +42,10 @@ def is_gone(error: Exception) -> bool:
 
 
 def artifacts_beside(uri: str) -> str | None:
-    """Where the artifacts of a database go: beside it. MLflow's own default is the folder of the moment; a server
-    knows a place itself (None)."""
+    """Where the artifacts of a database go: beside it, or where the first sweep was started, if it is on a server of
+    its own. MLflow's own default is the folder of the moment; a server of MLflow's knows a place itself (None)."""
+    if uri.startswith("postgresql"):
+        return (Path.cwd() / "mlartifacts").as_uri()
     if not uri.startswith(SQLITE):
         return None
     return (Path(uri.removeprefix(SQLITE)).parent / "mlartifacts").as_uri()

@@ -11,9 +11,11 @@ import dataclasses
 import os
 import threading
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
+from sweeps.record.address import has_password, masked
 from sweeps.record.store import Folder, why_not_writable
 from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
@@ -27,7 +29,7 @@ def resolve_uri(given: str | None, launch_folder: Path) -> str:
     """The one absolute address of the tracking store: the flag, else MLFLOW_TRACKING_URI, else a database
     in the launch folder.
 
-    Raises ValueError for a store that MLflow no longer has, or a place that cannot be written.
+    Raises ValueError for a store that MLflow no longer has, a place that cannot be written, or a password in it.
     """
     uri = given or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     if uri.startswith("sqlite:"):
@@ -54,6 +56,14 @@ def resolve_uri(given: str | None, launch_folder: Path) -> str:
             f"tracking uri {uri!r} is a folder of files, a store that MLflow has retired; "
             "use a database (sqlite:///mlflow.db) or a server (http://host:5000)"
         )
+    if has_password(uri):
+        raise ValueError(
+            f"tracking uri {masked(uri)!r}: a password in it would be seen in every list of processes, and stored "
+            "with the sweep; leave it out: a server's comes from MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, PostgreSQL's from PGPASSWORD or ~/.pgpass"
+        )
+    if uri.startswith("postgresql://") and find_spec("psycopg2") is None:
+        return uri.replace(":", "+psycopg:", 1)  # SQLAlchemy means psycopg2 by it, the older driver
     return uri
 
 

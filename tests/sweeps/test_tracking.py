@@ -35,8 +35,9 @@ WAIT_S = 60.0
         ("sqlite:////{launch}/abs.db", "sqlite:///{launch}/abs.db"),
         ("sqlite:///a b.db", "sqlite:///{launch}/a b.db"),
         ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
-        ("https://u:p@host/path", "https://u:p@host/path"),
-        ("postgresql://u@h/db", "postgresql://u@h/db"),
+        ("https://u@host/path", "https://u@host/path"),
+        ("postgresql://u@h/db", "postgresql+psycopg://u@h/db"),
+        ("postgresql+psycopg://u@h/db?sslmode=require", "postgresql+psycopg://u@h/db?sslmode=require"),
         ("databricks://profile", "databricks://profile"),
     ],
 )
@@ -80,6 +81,16 @@ def test_stores_that_cannot_be(given: str, words: str, launch_folder: Path) -> N
         resolve_uri(given, launch_folder)
     assert words.format(launch=launch_folder) in str(error.value)
     assert repr(given) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given", ["https://u:s3cr3t@host/path", "postgresql://u:s3cr3t@h/db", "mysql+pymysql://h/db?password=s3cr3t"]
+)
+def test_a_password_is_neither_taken_nor_repeated(given: str, launch_folder: Path) -> None:
+    with pytest.raises(ValueError, match="PGPASSWORD") as error:
+        resolve_uri(given, launch_folder)
+    assert "s3cr3t" not in str(error.value)
+    assert "MLFLOW_TRACKING_PASSWORD" in str(error.value)
 
 
 @pytest.fixture(scope="module")
