@@ -53,7 +53,7 @@ def test_a_python_without_ray_is_said_before_anything_starts(tmp_path: Path) -> 
     assert not (tmp_path / "calls.log").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # a minute and a half on a busy machine
 def test_notice_requeue_and_resume_end_in_the_answer_of_an_unbroken_run(tmp_path: Path) -> None:
     job, unbroken = tmp_path / "job", tmp_path / "unbroken"
     job.mkdir()
