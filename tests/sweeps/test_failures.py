@@ -228,6 +228,7 @@ def test_b22_one_trial_without_the_metric(mood: str, local_ray: None, launch_fol
     assert "extra" in trials[1].failures[-1]["line"]
 
 
+@pytest.mark.slow
 def test_all_fail_alike(scan: Scan, launch_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sweep stops before its fourth trial, says so, and goes on when the cause is mended."""
     Path("broken").touch()
@@ -278,6 +279,7 @@ def stacks_in(launch_folder: Path, attempt: int) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.slow
 def test_a_loader_worker_that_hangs(scan: Scan, launch_folder: Path) -> None:
     """Its trial's process alone is ended, with all stacks on the disk, and goes on from its checkpoint."""
     gate = launch_folder / "gate"

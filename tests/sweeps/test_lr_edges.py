@@ -144,6 +144,7 @@ def test_killed_beyond_the_edge(tmp_path: Path) -> None:
     assert without_circumstances(found) == without_circumstances(expected)
 
 
+@pytest.mark.slow
 def test_a_range_of_its_own(
     scan: Scan, launch_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -309,6 +309,7 @@ def run_scan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_nothing_but_the_answer(tmp_path: Path) -> None:
     """From a shell: --progress none leaves stderr empty; another word is refused in one sentence, nothing is made."""
     refused = run_scan(tmp_path, "--progress", "fancy")
