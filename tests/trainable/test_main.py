@@ -227,7 +227,11 @@ def test_a_signal_stops_at_the_step_and_the_resumed_run_equals_the_unbroken_one(
 
 def test_a_second_signal_ends_at_once_and_the_run_goes_on_from_the_last_checkpoint(folder: Path, call: Any) -> None:
     stopping = ["--set", "task.at_call=9", "--set", "task.event=twice"]
-    code, out, err = call("--task", "blobs.py:Blobs", *SETTINGS, *stopping, "--out", "one")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a process of its own
+    try:
+        code, out, err = call("--task", "blobs.py:Blobs", *SETTINGS, *stopping, "--out", "one")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert code == 130
     assert out == ""
     assert "--resume" in err
