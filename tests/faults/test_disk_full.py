@@ -19,7 +19,8 @@ from tests.faults.helper import (
 )
 
 
-@pytest.mark.parametrize("at_once", [pytest.param(1, marks=pytest.mark.soak), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.soak
+@pytest.mark.parametrize("at_once", [1, 2])
 def test_ledger(at_once: int, tmp_path: Path, unbroken: Facts) -> None:
     """A record that cannot be kept ends the driver, in words; with room again the sweep goes on."""
     crash = "ledger-before-commit:9:enospc"

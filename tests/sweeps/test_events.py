@@ -130,7 +130,7 @@ def test_a_second_signal_leaves_at_once(tmp_path: Path, marked: Marked) -> None:
     assert [trial["epochs"] for trial in result_of(tmp_path / "results/told")["trials"]] == [1.0, 1.0]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_steps_that_hang_do_not_keep_a_driver(tmp_path: Path, marked: Marked) -> None:
     """One signal, and trials that cannot save: the driver leaves in time all the same."""
     gate = tmp_path / "gate"
