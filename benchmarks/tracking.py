@@ -26,8 +26,8 @@ from sweeps.record.history import History
 from sweeps.record.store import Folder
 from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
-from sweeps.tracking.client import make_database
-from sweeps.tracking.tracker import Tracker, import_client
+from sweeps.tracking.client import import_client, make_database
+from sweeps.tracking.tracker import Tracker
 from trainable.config import TrainConfig
 
 NUM_METRICS = 12  # the number of the report is one of them: Ray logs it beside the others

@@ -24,8 +24,7 @@ from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.record.home import checked_database
 from sweeps.record.store import Folder, checked_name, checked_results
-from sweeps.reporting.commands import dashboard_command
-from sweeps.reporting.commands import mlflow_command as mlflow_command
+from sweeps.reporting.commands import dashboard_command, mlflow_command
 from sweeps.running.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
 from sweeps.running.conduct import Outcome, conduct
 from sweeps.running.failures import StorageLost, storage_problem

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.cli import Parser, number_of
-from sweeps.command import errors_in_words, leave, mlflow_command
+from sweeps.command import errors_in_words, leave
 from sweeps.monitoring.judgement import Judgement, Thresholds, judge
 from sweeps.monitoring.logged import log
 from sweeps.monitoring.picture import draw
 from sweeps.monitoring.words import as_plain, report_of, verdict_of
 from sweeps.release.acceptance import finite
 from sweeps.release.released import Released, load
+from sweeps.reporting.commands import mlflow_command
 from sweeps.tracking.tracker import resolve_uri
 from trainable.files import write_text
 

@@ -44,6 +44,11 @@ class Configuration:
         """The trial that stands for all: the first seed's that has a value; which seed is never picked by its value."""
         return self.trials[next(iter(self.values), next(iter(self.trials)))]
 
+    def mean(self, metric: str) -> float | None:
+        """Of what the last reports said, over the seeds that count and have it."""
+        found = [metrics[metric] for seed in self.counted if metric in (metrics := self.trials[seed].metrics)]
+        return sum(found) / len(found) if found else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values (JSON), for result.json."""
         return {

@@ -55,13 +55,13 @@ def seeds_table(configurations: Sequence[Configuration], key: str, title: str) -
     tie = any(_is_tied(one) for one in configurations)
     for rank, one in enumerate(configurations, start=1):
         first = "1=" if tie and (rank == 1 or _is_tied(one)) else str(rank)
-        accuracy = _mean(one, "val_accuracy")
+        accuracy = one.mean("val_accuracy")
         table.add_row(
             "" if one.estimate is None else first,
             Text(describe(one.params)),
             _seeds_cell(one),
             "" if one.estimate is None else str(one.estimate),
-            *(_cell(_mean(one, name)) for name in ("train_loss", "val_loss")),
+            *(_cell(one.mean(name)) for name in ("train_loss", "val_loss")),
             "" if accuracy is None else f"{accuracy:.1%}",
         )
     return table
@@ -79,12 +79,6 @@ def _seeds_cell(one: Configuration) -> str:
         "to do": sum(trial.state not in TERMINAL for trial in one.trials.values()),
     }
     return ", ".join([str(len(one.counted)), *(f"{number} {what}" for what, number in others.items() if number)])
-
-
-def _mean(one: Configuration, metric: str) -> float | None:
-    """Over the seeds that count and have it."""
-    found = [metrics[metric] for seed in one.counted if metric in (metrics := one.trials[seed].metrics)]
-    return sum(found) / len(found) if found else None
 
 
 def _cell(value: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps.tracking.client import experiment_id_of, import_client, make_database
+from sweeps.tracking.client import client_of, experiment_id_of
 from sweeps.tracking.spelling import number_of, spelled, value_text
 
 MOST_COLUMNS = 500  # whose drift is logged as a metric each; MLflow takes 1000 metrics in one call
@@ -15,8 +15,7 @@ MOST_COLUMNS = 500  # whose drift is logged as a metric each; MLflow takes 1000 
 
 def log(uri: str, plain: Mapping[str, Any], files: Sequence[Path]) -> str:
     """The id of the run. Raises whatever MLflow raises."""
-    make_database(uri, f"{uuid.uuid4().hex}.part")
-    client = import_client()(tracking_uri=uri)
+    client = client_of(uri, uuid.uuid4().hex)
     experiment_id = experiment_id_of(client, uri)
     version = plain["registered"]
     tags = {

@@ -15,7 +15,7 @@ from typing import Any
 from sweeps.release.acceptance import OUTCOMES, TOLD, Accepted, load_outcomes
 from sweeps.release.champion import CHALLENGER, CHAMPION, Side, Standing, standing
 from sweeps.sweep import describe
-from sweeps.tracking.client import experiment_id_of, import_client, is_gone, make_database
+from sweeps.tracking.client import client_of, experiment_id_of, is_gone
 from sweeps.tracking.spelling import spelled, value_text
 from trainable.crashpoint import crash_point
 
@@ -64,8 +64,7 @@ def register(accepted: Accepted, uri: str, model_name: str, parent_run_id: str |
     it should not have, and doing it again goes on."""
     told = accepted.told
     try:
-        make_database(uri, f"{told['id']}.part")
-        client = import_client()(tracking_uri=uri)
+        client = client_of(uri, told["id"])
         run = _logged_run(client, uri, accepted, told, parent_run_id)
         version = _version(client, run, model_name, told)
         crash_point("version-created")

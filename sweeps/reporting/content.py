@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sweeps.answers.diagnosis import ADVICE, Diagnosis
 from sweeps.answers.doubts import slow_validation, spread_between_seeds
-from sweeps.answers.seeds import Configuration, without_seed
+from sweeps.answers.seeds import without_seed
 from sweeps.record.trial import TrialRecord
 from sweeps.reporting.drawing import Figure, short
 from sweeps.reporting.facts import Facts, Track
@@ -119,7 +119,7 @@ def _number_heading(facts: Facts, name: str) -> str:
 def _over_seeds(facts: Facts, names: Sequence[str], shown: Sequence[str]) -> Table:
     rows = []
     for place, one in enumerate(facts.judgement.configurations[:MOST_ROWS], start=1):
-        means = [_mean(one, name) for name in shown]
+        means = ["" if (mean := one.mean(name)) is None else f"{mean:.4g}" for name in shown]
         estimate = "" if one.estimate is None else str(one.estimate)
         tie = "tie" if one.beside is not None and one.beside.is_known and one.beside.tied else ""
         params = [short(one.params[name]) if name in one.params else "" for name in names]
@@ -130,11 +130,6 @@ def _over_seeds(facts: Facts, names: Sequence[str], shown: Sequence[str]) -> Tab
         f"{len(rows)} configurations over seeds, the best by the mean of {facts.measure} (+- its standard error) first"
     )
     return Table(caption, [*headings, *(f"#{name}" for name in shown), "beside the best"], rows)
-
-
-def _mean(one: Configuration, name: str) -> str:
-    found = [one.trials[seed].metrics[name] for seed in one.counted if name in one.trials[seed].metrics]
-    return f"{sum(found) / len(found):.4g}" if found else ""
 
 
 def diagnosis_of_best(facts: Facts) -> Diagnosis | None:

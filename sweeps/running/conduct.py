@@ -37,7 +37,8 @@ from sweeps.running.placement import Placement, Wish, place
 from sweeps.running.progress import Progress
 from sweeps.running.signals import Interruption
 from sweeps.sweep import Sweep, check_size
-from sweeps.tracking.tracker import Tracker, import_client
+from sweeps.tracking.client import import_client
+from sweeps.tracking.tracker import Tracker
 from trainable.files import write_text
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server

@@ -27,6 +27,12 @@ def import_client() -> Any:
     return MlflowClient
 
 
+def client_of(uri: str, maker: str) -> Any:
+    """A client of the store at `uri`, which is made where there is none. maker: a name that nobody else has."""
+    make_database(uri, f"{maker}.part")
+    return import_client()(tracking_uri=uri)
+
+
 def experiment_id_of(client: Any, uri: str) -> str:
     """The experiment that all runs are in, made where there is none: MLFLOW_EXPERIMENT_NAME, else steadysweep."""
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)

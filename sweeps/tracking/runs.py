@@ -16,7 +16,7 @@ from sweeps.record.history import Follower, History
 from sweeps.record.store import Folder
 from sweeps.record.trial import TERMINAL, TrialRecord
 from sweeps.sweep import Sweep, describe
-from sweeps.tracking.client import experiment_id_of, import_client, is_gone, make_database
+from sweeps.tracking.client import client_of, experiment_id_of, is_gone
 from sweeps.tracking.dataset import dataset_of
 from sweeps.tracking.files import CONFIG, files_of, sha256_of, sha256_tag
 from sweeps.tracking.spelling import params_of, points, shared_params, spelled, value_text
@@ -84,8 +84,7 @@ class Runs:
         if self._opened:
             return
         if self._client is None:
-            make_database(self.uri, f"{self._sweep_id}.part")
-            self._client = import_client()(tracking_uri=self.uri)
+            self._client = client_of(self.uri, self._sweep_id)
         self._experiment_id = experiment_id_of(self._client, self.uri)
         fingerprint = {"steadysweep.fingerprint": self._sweep.fingerprint()}
         run = self._existing(self.parent_run_id) or self._find_or_create(

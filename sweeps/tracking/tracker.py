@@ -19,7 +19,6 @@ from sweeps.record.address import has_password, masked
 from sweeps.record.store import Folder, why_not_writable
 from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
-from sweeps.tracking.client import import_client as import_client
 from sweeps.tracking.runs import Runs
 
 RETRY_S = 2.0
