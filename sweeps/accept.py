@@ -6,6 +6,7 @@ The one place that opens the test samples. That they are opened is written down 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from sweeps.release.packaging import Packed, check_room
 from sweeps.release.registry import NotReachable, Registered, checked_model_name, default_model_name, register
 from sweeps.release.telling import definition_told, metrics_told, weights_told
 from sweeps.release.words import load_words, refusal, report_of, watch_words
+from sweeps.reporting.commands import command_on
 from sweeps.running.failures import StorageLost, storage_problem
 from sweeps.tracking.moved import present_store
 from sweeps.tracking.tracker import resolve_uri
@@ -104,11 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _later(folder: Folder, asked: Mapping[str, Any]) -> str:
-    words = f"python -m sweeps.accept {folder.name} --register"
     given = {"--model": asked["model"], "--tracking-uri": asked["tracking_uri"]}
-    if folder.path.parent != Path.cwd() / "results":
-        given["--results"] = str(folder.path.parent)
-    return words + "".join(f' {flag} "{value}"' for flag, value in given.items() if value)
+    flags = (f" {flag} {shlex.quote(value)}" for flag, value in given.items() if value)
+    return f"{command_on(folder, 'accept')} --register{''.join(flags)}"
 
 
 def _check(asked: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from sweeps.command import Question, sweep_name, wish_of
 from sweeps.running.budget import Budget, budget_of, check_budget
 from sweeps.running.doors import ask
 from sweeps.running.placement import place
-from sweeps.running.progress import spoken
+from sweeps.running.progress import progress_console, spoken
 from sweeps.searching.beginnings import proposed_ahead
 from sweeps.sweep import Sweep, describe
 
@@ -64,6 +64,7 @@ def plan_question(question: Question, asked: Mapping[str, Any]) -> Plan:
         raise ValueError(
             "--plan is about a new sweep; what is left of one that has begun shows python -m sweeps.show NAME"
         )
+    progress_console(asked.get("progress"))  # nothing is shown, but the sweep itself would refuse the word
     wish, quiet = wish_of(asked), Console(quiet=True)
     sweep, _, attributes = question.new(sweep_name(question, asked), asked, wish, quiet)
     budget = budget_of(asked)

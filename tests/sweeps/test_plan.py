@@ -65,7 +65,11 @@ def test_a_task_that_cannot_be_trained_is_said_so(launch_folder: Path, capsys: p
 
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [(("--lrs", "auto"), "--lrs auto finds its range by training"), (("--resume", "x"), "--plan is about a new sweep")],
+    [
+        (("--lrs", "auto"), "--lrs auto finds its range by training"),
+        (("--resume", "x"), "--plan is about a new sweep"),
+        (("--progress", "fancy"), "--progress fancy must be one of auto, rich"),
+    ],
 )
 def test_what_cannot_be_planned(
     flags: tuple[str, ...], words: str, launch_folder: Path, capsys: pytest.CaptureFixture[str]
