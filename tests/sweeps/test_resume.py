@@ -32,9 +32,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return without_circumstances(result_of(place / "results/kept"))
 
 
-@pytest.mark.parametrize(
-    "moments", [pytest.param((4,), marks=pytest.mark.slow), pytest.param((0, 1, 4, 7, 10), marks=pytest.mark.soak)]
-)
+@pytest.mark.soak  # tests/faults/test_driver_killed.py does it at random times
+@pytest.mark.parametrize("moments", [(4,), (0, 1, 4, 7, 10)])
 def test_killed_at_some_moments(moments: tuple[int, ...], tmp_path: Path, unbroken: dict[str, object]) -> None:
     """B03, B11: SIGKILL of the whole group after so many of 12 reports; 0: right after the ledger exists."""
     folder = tmp_path / "results/kept"
