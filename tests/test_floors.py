@@ -40,6 +40,7 @@ FLOORS = [
         "sweeps.lr.ranges",
         "sweeps.running.doors",
         "cluster.connect",
+        "cluster.drain",
         "cluster.reaper",
     },
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
@@ -57,7 +58,8 @@ FLOORS = [
     | {"trainable.system", "trainable.output"},
 ]
 PLACES = {
-    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"},
+    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"}
+    | {"cluster.drain"},
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
     | {"sweeps.record.home", "sweeps.record.postgres"}
     | {"sweeps.running.run"}

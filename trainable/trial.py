@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
     from trainable.task import Splits, Task
 
 STOP_EVERY_S = 0.2  # between two looks for the stop file
+
+
+class NodeLeaves(RuntimeError):
+    """No trial begins where the node has been given notice; another node takes it."""
+
+
+def leave_file(stop_file: str, node_id: str) -> str:
+    """Its existence asks the trials on this node (Ray's id) to save at the current step, and to go on elsewhere."""
+    return f"{stop_file}.{node_id}"
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
@@ -53,6 +63,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._system: System | None = None
         self._output = Output(Path(config["log"]), _heading(config["attempt"]))
         self._stop_file = config["stop_file"]
+        self._leave_file = leave_file(self._stop_file, _node_id())
         self._max_seconds: float | None = config["max_seconds"]
         self._step_began, self._out_of_time = 0.0, False
         self._asked_at = 0.0
@@ -82,6 +93,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         crash_point("trial-start")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
+        if os.path.exists(self._leave_file):
+            raise NodeLeaves("this node has been given notice; the trial begins on another")
         self.cleanup()
         self.setup(new_config)
         return True
@@ -144,7 +157,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._output.check()
         if self._max_seconds is not None:
             self._out_of_time = self._run.state.progress.seconds + now - self._step_began >= self._max_seconds
-        return self._out_of_time or os.path.exists(self._stop_file)
+        return self._out_of_time or os.path.exists(self._stop_file) or os.path.exists(self._leave_file)
 
     def cleanup(self) -> None:
         if self._watchdog is not None:
@@ -153,6 +166,11 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             self._system.close()
         self._run.close()
         self._output.close()
+
+
+def _node_id() -> str:
+    """Ray's name for where this is; none for a trial that is made without Ray."""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else "none"
 
 
 def _heading(attempt: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from sweeps.record.address import LedgerLost
 
-Kind = Literal["infrastructure", "out of memory", "stalled", "exception", "refused"]
+Kind = Literal["infrastructure", "out of memory", "stalled", "exception", "refused", "moved"]
 # How often a trial may fail in each way, without anybody's leave, before it counts as failed.
 FORGIVEN: Mapping[str, int] = {"infrastructure": 3, "out of memory": 1, "stalled": 1}
 STALLED = "no progress for"  # how the watchdog's word begins, in trainable/watchdog.py
@@ -34,6 +34,7 @@ _STORAGE = re.compile(
 _DATABASE = re.compile(r"database or disk is full|attempt to write a readonly database|disk I/O error")
 NO_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 _REFUSED = "trainable.checks.before.Refused: "  # the checks before the first trial
+_MOVED = "trainable.trial.NodeLeaves: "  # a process that is to be used again, on a node that has been given notice
 _RAISED = "creation task"  # Ray says so where the trial's own code raised while it was set up
 
 
@@ -87,6 +88,8 @@ def classify(text: str, stacks: str = "") -> Failure:
         return Failure("stalled", f"{rest}\n{first}")  # the reason's last line is its sum
     if _REFUSED in text:
         return Failure("refused", text.rpartition(_REFUSED)[2].strip())
+    if _MOVED in text:
+        return Failure("moved", text)
     raised = _RAISED in text or "RayTaskError" in text
     if _MEMORY.search(text if not raised else Failure("exception", text).line):
         return Failure("out of memory", text)

@@ -25,6 +25,7 @@ from ray import tune
 from ray.tune import Callback
 from ray.tune.search import Searcher
 
+from cluster.drain import Notices
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, attempt_folder
@@ -36,7 +37,7 @@ from sweeps.running.placement import Placement
 from sweeps.running.signals import Interruption
 from sweeps.running.work import Work
 from sweeps.searching.proposals import SpaceExhausted
-from trainable.trial import Trial
+from trainable.trial import Trial, leave_file
 
 
 class Watcher(Protocol):
@@ -101,6 +102,8 @@ def run_trials(
     )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
     tuner.fit()
+    for left in folder.path.glob(f"{folder.stop_file.name}.*"):  # the nodes' own: they are gone, or will be
+        left.unlink(missing_ok=True)
     if work.refused is not None:
         raise Refused(f"task {ledger.sweep.task!r} cannot be trained: {work.refused.reason}")
     return work.all_fail_alike()
@@ -223,10 +226,14 @@ class _Observer(StaysHere, Callback):  # type: ignore[misc]
         self._keeper = keeper
         self._interruption = interruption
         self._tell = tell
+        self._notices = Notices()
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._keeper.running = trials
         self._interruption.claim()  # Tune has its own handler of SIGUSR1
+        for node_id in self._notices.new():
+            Path(leave_file(str(self._folder.stop_file), node_id)).touch()
+            self._interruption.say("a node is to leave: its trials save at their current step and go on elsewhere")
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._work.training_since = time.monotonic()
@@ -236,10 +243,13 @@ class _Observer(StaysHere, Callback):  # type: ignore[misc]
         record = self._ledger.trial(number)
         if record.state == "failed":  # it ended without a word on what it was asked for
             self._end(number, Failure("exception", record.reason or "no message"))
-        elif record.state == "running":  # interrupted
-            self._work.running.discard(number)
-        else:
+        elif record.state != "running":
             self._end(number, None)
+        elif self._interruption.stopping_since is not None:
+            self._work.running.discard(number)
+        else:  # its node has been given notice: it has saved, and goes on elsewhere
+            self._work.put_back(number, alone=False)
+            self._tell(number)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         stacks = self._folder.stacks(trial.config["number"], trial.config["attempt"])
@@ -257,6 +267,9 @@ class _Observer(StaysHere, Callback):  # type: ignore[misc]
             return
         if self._interruption.stopping_since is not None and failure.kind == "infrastructure":
             self._work.running.discard(number)  # ended by us: it did not stop in time
+            return
+        if failure.kind == "moved":
+            self._work.put_back(number, alone=False)
             return
         failures = self._ledger.note_failure(number, failure.kind, failure.line)
         if may_try_again(failures, self._retries):
