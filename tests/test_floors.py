@@ -58,8 +58,7 @@ FLOORS = [
     | {"trainable.system", "trainable.output"},
 ]
 PLACES = {
-    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"}
-    | {"cluster.drain"},
+    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"} | {"cluster.drain"},
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
     | {"sweeps.record.home", "sweeps.record.postgres"}
     | {"sweeps.running.run"}
