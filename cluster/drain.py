@@ -23,6 +23,11 @@ class Notices:
         self._asked_at = now
         import ray
 
-        draining = set(ray._private.state.state.get_draining_nodes())
+        if ray.util.client.ray.is_connected():  # a driver behind ray:// is not told
+            return set()
+        try:
+            draining = set(ray._private.state.state.get_draining_nodes())
+        except ray.exceptions.RayError:  # a head that is too busy to answer; it is asked again
+            return set()
         found, self._known = draining - self._known, self._known | draining
         return found
