@@ -20,6 +20,7 @@ FLOORS = [
     {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer", "sweeps.release"} | {"sweeps.reporting"},
     {"sweeps.answers.judgement"},
     {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper", "sweeps.running.opening"}
+    | {"sweeps.running.scheduling"}
     | {
         "sweeps.running.progress",
         "sweeps.running.live",
@@ -58,7 +59,8 @@ FLOORS = [
     | {"trainable.system", "trainable.output"},
 ]
 PLACES = {
-    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "cluster.connect"} | {"cluster.drain"},
+    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "sweeps.running.scheduling"}
+    | {"cluster.connect", "cluster.drain"},
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
     | {"sweeps.record.home", "sweeps.record.postgres"}
     | {"sweeps.running.run"}

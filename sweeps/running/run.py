@@ -34,6 +34,7 @@ from sweeps.running.account import Account
 from sweeps.running.failures import Failure, Refused, classify, may_try_again
 from sweeps.running.keeper import RecordKeeper, StaysHere
 from sweeps.running.placement import Placement
+from sweeps.running.scheduling import FreshFirst
 from sweeps.running.signals import Interruption
 from sweeps.running.work import Work
 from sweeps.searching.proposals import SpaceExhausted
@@ -86,6 +87,7 @@ def run_trials(
         tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
         tune_config=tune.TuneConfig(
             search_alg=_Asker(folder, ledger, work, interruption, account, tell, more),
+            scheduler=FreshFirst(),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
             reuse_actors=True,
