@@ -12,8 +12,12 @@ import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from cluster.fit import our_versions, problems
+from cluster.nodes import START, ask_nodes
 from cluster.reaper import reaping, unmarked
+from cluster.token import offered_token, own_token
 
 OBJECT_STORE_BYTES = 256 * 2**20  # trials exchange reports of a few KB; data travels by path
 
@@ -50,10 +54,11 @@ def _num_cpus() -> int:
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> Iterator[Capacity]:
+def connected(address: str | None, *, folder: Path | None = None, task: str | None = None) -> Iterator[Capacity]:
     """Ray, started here (address None) or joined, for as long as the context lasts.
 
-    Raises ValueError, in words, when nothing answers at the address.
+    folder: one that all nodes must share; task: one that all must be able to load. Raises ValueError, in words, when
+    nothing answers at the address, or what does cannot be worked with.
     """
     # Set before Ray is imported: it reads some of these once. No usage reports leave the machine.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -66,7 +71,7 @@ def connected(address: str | None) -> Iterator[Capacity]:
     with contextlib.ExitStack() as stack:
         if address is None:
             stack.enter_context(reaping())
-            with _deaf_to_early_notice():
+            with _deaf_to_early_notice(), own_token():
                 ray.init(
                     address="local",
                     num_cpus=_num_cpus(),
@@ -79,13 +84,15 @@ def connected(address: str | None) -> Iterator[Capacity]:
             _end_at_once()
         else:
             _check_answers(address)
+            found = ask_nodes(address, folder=folder, task=task)
+            wrong = problems(found.nodes, our_versions())
+            if wrong:
+                raise ValueError(f"--address {address}: {'; '.join(wrong)}")
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise ValueError(
-                    f"no Ray cluster answers at address {address!r} ({error}); "
-                    "start one with `ray start --head`, or leave --address out to use this machine"
-                ) from error
+                with offered_token() if found.token else contextlib.nullcontext():
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError) as error:  # it has gone since
+                raise ValueError(f"no Ray cluster answers at address {address!r} ({error}); {START}") from error
         stack.callback(ray.shutdown)
         yield _capacity()
 
@@ -123,10 +130,7 @@ def _check_answers(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
     except OSError as error:
-        raise ValueError(
-            f"no Ray cluster answers at address {address!r} ({error}); "
-            "start one with `ray start --head`, or leave --address out to use this machine"
-        ) from error
+        raise ValueError(f"no Ray cluster answers at address {address!r} ({error}); {START}") from error
 
 
 def _capacity() -> Capacity:

@@ -42,6 +42,10 @@ FLOORS = [
         "sweeps.running.doors",
         "cluster.connect",
         "cluster.drain",
+        "cluster.fit",
+        "cluster.ask",
+        "cluster.nodes",
+        "cluster.token",
         "cluster.reaper",
     },
     {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
@@ -60,7 +64,7 @@ FLOORS = [
 ]
 PLACES = {
     "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "sweeps.running.scheduling"}
-    | {"cluster.connect", "cluster.drain"},
+    | {"cluster.connect", "cluster.drain", "cluster.ask", "cluster.token"},
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
     | {"sweeps.record.home", "sweeps.record.postgres"}
     | {"sweeps.running.run"}

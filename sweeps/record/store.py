@@ -144,14 +144,19 @@ def checked_results(path: Path) -> Path:
     Raises ValueError naming the folder that stands in the way.
     """
     path = path.expanduser().resolve()
-    existing = path
-    while not existing.exists():
-        existing = existing.parent
+    existing = nearest_existing(path)
     if not existing.is_dir():
         raise ValueError(f"results folder {path}: {existing} is a file; choose another with --results DIR")
     problem = why_not_writable(existing)
     if problem:
         raise ValueError(f"results folder {path}: {existing} cannot be written ({problem}); use --results DIR")
+    return path
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself if it exists, or else the first above it that does."""
+    while not path.exists():
+        path = path.parent
     return path
 
 

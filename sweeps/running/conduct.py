@@ -24,7 +24,7 @@ from sweeps.answers.result import SweepResult
 from sweeps.record.drift import drift_tags, environment_tags
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
-from sweeps.record.store import Folder
+from sweeps.record.store import Folder, nearest_existing
 from sweeps.record.trial import TrialRecord
 from sweeps.reporting.facts import so_far
 from sweeps.reporting.make import Report, try_report
@@ -112,7 +112,7 @@ def conduct(
         interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True), exits=exits))
         # Ray prints what happens to its workers on stdout, which belongs to the answer.
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        capacity = stack.enter_context(connected(address))
+        capacity = stack.enter_context(connected(address, folder=nearest_existing(folder.path), task=sweep.task))
         interruption.claim()  # Ray has its own handler of SIGTERM
         phases.end("ray_start_s")
         placement = place(wish, capacity, sweep.num_planned, sweep.train)

@@ -35,6 +35,7 @@ SAYS_WHEN = {
     "sweeps/release/openings.py": "when the test samples were opened",
     "sweeps/release/telling.py": "when a model was accepted",
     "sweeps/monitor.py": "when fresh data were looked at",
+    "cluster/ask.py": "how far the clocks of nodes are apart",
     "trainable/trial.py": "when an attempt began, at the head of its log",
     "trainable/single/folder.py": "the default name",
 }
