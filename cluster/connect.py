@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,9 @@ from pathlib import Path
 from cluster.fit import our_versions, problems
 from cluster.nodes import START, ask_nodes
 from cluster.reaper import reaping, unmarked
-from cluster.token import offered_token, own_token
+from cluster.token import offered_token, own_token, read_again
 
 OBJECT_STORE_BYTES = 256 * 2**20  # trials exchange reports of a few KB; data travels by path
-
-CONNECT_S = 5.0  # how long a cluster has to answer
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,7 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
         yield _capacity()
         return
     with contextlib.ExitStack() as stack:
+        stack.callback(read_again)  # last: whoever comes next may have another token
         if address is None:
             stack.enter_context(reaping())
             with _deaf_to_early_notice(), own_token():
@@ -83,11 +81,11 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
             unmarked()
             _end_at_once()
         else:
-            _check_answers(address)
             found = ask_nodes(address, folder=folder, task=task)
             wrong = problems(found.nodes, our_versions())
             if wrong:
                 raise ValueError(f"--address {address}: {'; '.join(wrong)}")
+            read_again()
             try:
                 with offered_token() if found.token else contextlib.nullcontext():
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -120,17 +118,6 @@ def _end_at_once() -> None:
     if node is not None:
         end = node.kill_all_processes
         node.kill_all_processes = lambda **asked: end(check_alive=False, allow_graceful=False)
-
-
-def _check_answers(address: str) -> None:
-    """Ray itself would try a dead address for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return  # auto, or a name that Ray resolves
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    except OSError as error:
-        raise ValueError(f"no Ray cluster answers at address {address!r} ({error}); {START}") from error
 
 
 def _capacity() -> Capacity:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from typing import Any
 
 from cluster.token import MODE, has_token
 
+CONNECT_S = 5.0  # how long an address has to answer at all
 JOIN_S = 30.0  # how long a cluster has to let us in; Ray itself would try for minutes
 ANSWER_S = 60.0  # and its nodes to answer: the first worker of a node takes some seconds to start
 REFUSED = ("InvalidAuthToken", "Unauthenticated", "AuthenticationError")
@@ -74,6 +76,7 @@ def ask_nodes(address: str, *, folder: Path | None = None, task: str | None = No
     question = {"address": address, "task": task, "answer_s": ANSWER_S, "megabytes": megabytes}
     question["folder"] = None if folder is None else str(folder)
     said = ""
+    _check_answers(address)
     # Ray's mode must be that of the cluster; where the user has set it, it stays as it is.
     for token in (False, True) if MODE not in os.environ and has_token() else (False,):
         with tempfile.TemporaryDirectory(prefix="steadysweep-nodes-") as place:
@@ -85,6 +88,17 @@ def ask_nodes(address: str, *, folder: Path | None = None, task: str | None = No
         if not _is_refused(said):
             break
     raise ValueError(_words(address, said))
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would try a dead address for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # auto, or a name that Ray resolves
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise ValueError(f"no Ray cluster answers at address {address!r} ({error}); {START}") from error
 
 
 def _is_refused(said: str) -> bool:
@@ -124,7 +138,8 @@ def _words(address: str, said: str) -> str:
     if _is_refused(said):
         what = "refuses the token that we have" if has_token() else "asks for a token that we do not have"
         return f"the Ray cluster at {address!r} {what}; {TOKEN}"
-    last = said.strip().splitlines()[-1] if said.strip() else "no answer"
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("[")]  # not Ray's own logs
+    last = lines[-1].strip() if lines else "no answer"
     if "Version mismatch" in said:
         told = said[said.index("Version mismatch") :].split()
         return (

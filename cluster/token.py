@@ -19,23 +19,24 @@ MODE, TOKEN, TOKEN_FILE = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PAT
 def own_token() -> Iterator[None]:
     """Ray that is started inside asks for a token that only this process and what Ray starts know.
 
-    In the environment while Ray starts, as that is how its processes are told; this process's own Ray remembers it.
-    A user who has set RAY_AUTH_MODE has decided otherwise.
+    In the environment while Ray starts, as that is how its processes are told; this process's own Ray remembers it
+    until `read_again`. Who has set RAY_AUTH_MODE has decided: for none, or for a token that may be the user's.
     """
-    if MODE in os.environ:
+    mode = os.environ.get(MODE)
+    if mode is not None and (mode != "token" or has_token()):
         yield
         return
-    before = os.environ.get(TOKEN)
+    before = {name: os.environ.get(name) for name in (MODE, TOKEN)}
     os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
-    _forget()
+    read_again()
     try:
         yield
     finally:
-        del os.environ[MODE]
-        if before is None:
-            del os.environ[TOKEN]
-        else:
-            os.environ[TOKEN] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ def offered_token() -> Iterator[None]:
         yield
         return
     os.environ[MODE] = "token"
-    _forget()
+    read_again()
     try:
         yield
     finally:
@@ -59,9 +60,11 @@ def has_token() -> bool:
     return bool(named) or (Path.home() / ".ray/auth_token").is_file()
 
 
-def _forget() -> None:
-    """Ray reads mode and token once in a process; this may be its second Ray."""
+def read_again() -> None:
+    """Have Ray read mode and token anew, which it does once in a process; this may be its second Ray."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled
 
+    if os.environ.get(MODE) == "token" and not has_token():
+        return  # Ray would end this process; what it remembers does no harm
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-(\d+|\d*\.\d+)([eE][-+]?\d+)?$")
 
     def error(self, message: str) -> NoReturn:
-        fail(f"{message}; see `python -m sweeps.{self.prog.rpartition('.')[2]} --help`")
+        fail(f"{message}; see `{self.prog} --help`")
 
 
 def fail(message: str, code: int = BAD_INPUT) -> NoReturn:

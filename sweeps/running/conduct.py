@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -37,7 +38,7 @@ from sweeps.running.placement import Placement, Wish, place
 from sweeps.running.progress import Progress
 from sweeps.running.signals import Interruption
 from sweeps.sweep import Sweep, check_size
-from sweeps.tracking.client import import_client
+from sweeps.tracking.client import import_client, why_refused
 from sweeps.tracking.tracker import Tracker
 from trainable.files import write_text
 
@@ -106,6 +107,7 @@ def conduct(
     if address is None:  # what can never be placed here is refused before Ray starts
         place(wish, this_machine(count_gpus=wish.needs_gpus(sweep.train)), sweep.num_planned, sweep.train)
     threading.Thread(target=_import_ahead, args=[bool(sweep.space)], daemon=True).start()
+    let_in = ThreadPoolExecutor(max_workers=1).submit(why_refused, tracking_uri)  # while Ray starts
     phases.end("imports_s")
     with contextlib.ExitStack() as stack:
         stack.enter_context(free_if_refused(folder))
@@ -116,6 +118,8 @@ def conduct(
         interruption.claim()  # Ray has its own handler of SIGTERM
         phases.end("ray_start_s")
         placement = place(wish, capacity, sweep.num_planned, sweep.train)
+        if refused := let_in.result():
+            raise ValueError(refused)
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
         ledger = open_ledger(folder, sweep, tracking_uri, drift, noted or {}, database)

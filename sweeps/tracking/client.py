@@ -6,11 +6,16 @@ Knows nothing of sweeps.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 SQLITE = "sqlite:///"
 EXPERIMENT = "steadysweep"
+CREDENTIALS = (
+    "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those that it knows, or MLFLOW_TRACKING_TOKEN"
+)
+_UNAUTHORISED = re.compile(r"\b40[13]\b.*(Client Error|error code)|not authenticated|Permission denied")
 
 
 def import_client() -> Any:
@@ -40,6 +45,40 @@ def experiment_id_of(client: Any, uri: str) -> str:
     if found is not None:
         return str(found.experiment_id)
     return str(client.create_experiment(name, artifact_location=artifacts_beside(uri)))
+
+
+def why_not_reachable(uri: str) -> str:
+    """ "" where a store of MLflow's answers and lets us read, else what is wrong, in a sentence. Makes nothing: a
+    database that is not there yet will be made by the first sweep."""
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+        return ""
+    try:
+        import_client()(tracking_uri=uri).search_experiments(max_results=1)
+    except Exception as error:  # requests', SQLAlchemy's and MLflow's own
+        words = " ".join(str(error).split())[:300] or type(error).__name__
+        return refusal(uri, error) or f"{uri} does not answer ({words})"
+    return ""
+
+
+def why_refused(uri: str) -> str:
+    """The same, but "" also where nobody answers: a sweep waits for that, and for no password."""
+    if not uri.startswith("http"):
+        return ""
+    try:
+        import_client()(tracking_uri=uri).search_experiments(max_results=1)
+    except Exception as error:
+        return refusal(uri, error)
+    return ""
+
+
+def refusal(uri: str, error: Exception) -> str:
+    """What to do where a server of MLflow's does not let us in; "" for any other error."""
+    text = " ".join(str(error).split())
+    if "Invalid Host header" in text:
+        return f"MLflow's server does not answer to the name in {uri}: start it with --allowed-hosts that has it"
+    if _UNAUTHORISED.search(text):
+        return f"MLflow's server at {uri} refuses us: {CREDENTIALS}"
+    return ""
 
 
 def is_gone(error: Exception) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,9 @@ from cluster.connect import connected
 from cluster.fit import our_versions, problems
 from cluster.nodes import Node, ask_nodes
 from tests.helpers.drivers import environment, run_command
-from tests.helpers.nodes import free_port, head, joined
+from tests.helpers.nodes import TOKEN, free_port, joined
 
-TOKEN = "of-this-cluster"
 TRIAL = ("--lrs", "1e-3", "--cpus-per-trial", "1", "--progress", "none")
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with head(tmp_path_factory.mktemp("cluster"), TOKEN, "--resources", '{"here": 1}') as found:
-        yield found
 
 
 def with_token(monkeypatch: pytest.MonkeyPatch, token: str | None, home: Path) -> None:
@@ -101,23 +93,28 @@ def test_a_node_says_what_it_is(address: str, tmp_path: Path, monkeypatch: pytes
     assert "cannot load the task: there is no file" in told
 
 
-def test_the_ray_that_is_started_here_asks_for_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice in one process, as a notebook does; the home folder stays as it was."""
+def test_the_ray_that_is_started_here_asks_for_its_token(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice in one process, as a notebook does, and then a cluster's; the home folder stays as it was."""
     with_token(monkeypatch, None, tmp_path)
     import ray
 
     if ray.is_initialized():
         pytest.skip("another test's Ray is in this process")
-    before = dict(os.environ)
-    for _ in range(2):
+    for mode in (None, "token"):
+        if mode is not None:
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        before = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
         with connected(None):
-            there = ray.get_runtime_context().gcs_address
             assert ray.get(ray.remote(num_cpus=0)(lambda: "heard").remote()) == "heard"
-            with pytest.raises(ValueError, match="asks for a token that we do not have"):
-                ask_nodes(there)
-    assert {key: value for key, value in os.environ.items() if "TOKEN" in key or "AUTH" in key} == {
-        key: value for key, value in before.items() if "TOKEN" in key or "AUTH" in key
-    }
+            assert {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")} == before
+            if mode is None:  # nobody else gets in
+                with pytest.raises(ValueError, match="asks for a token that we do not have"):
+                    ask_nodes(ray.get_runtime_context().gcs_address)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    with connected(address):
+        assert ray.cluster_resources()["here"] == 1
     assert not (tmp_path / ".ray").exists()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.helpers.drivers import environment, wait_until
 
+TOKEN = "of-this-cluster"
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
