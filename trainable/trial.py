@@ -56,6 +56,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     """
 
     def setup(self, config: dict[str, Any]) -> None:
+        _hide_what_was_not_asked_for()
         from trainable import checkpoint, loop
         from trainable.system import System
 
@@ -166,6 +167,15 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             self._system.close()
         self._run.close()
         self._output.close()
+
+
+def _hide_what_was_not_asked_for() -> None:
+    """A trial that was given no GPU sees none. Ray hides them only where RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO is set, and
+    that is up to whoever started the node; torch looks at this when a GPU is first asked for."""
+    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return  # made in somebody's own process
+    if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _node_id() -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests.helpers.drivers import ROOT, environment, run_command
+from tests.helpers.drivers import ROOT, driver, environment, run_command
 from tests.helpers.nodes import free_port
 
 NAME, PASSWORD = "steady", "correct-horse-battery"
@@ -28,9 +28,15 @@ TRIAL = ("--lrs", "1e-3", "--cpus-per-trial", "1", "--progress", "none", "--name
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server keeps what it is told."""
+    return tmp_path_factory.mktemp("mlflow")
+
+
+@pytest.fixture(scope="module")
+def server(store: Path) -> Iterator[str]:
     """compose.yaml's own command and configuration; files in place of its database and its object store."""
-    place = tmp_path_factory.mktemp("mlflow")
+    place = store
     composed: dict[str, Any] = YAML(typ="safe", pure=True).load((ROOT / "cluster/compose.yaml").read_text())
     port = free_port()
     command = []
@@ -95,7 +101,7 @@ def status(uri: str, *, password: str | None = None, host: str | None = None) ->
 
 
 @pytest.mark.slow
-def test_mlflow_asks_who_it_is(server: str, tmp_path: Path) -> None:
+def test_mlflow_asks_who_it_is(server: str, store: Path, tmp_path: Path) -> None:
     assert status(server) == 401
     assert status(server, password="a-guess") == 401
     assert status(server, password="") == 401
@@ -111,16 +117,33 @@ def test_mlflow_asks_who_it_is(server: str, tmp_path: Path) -> None:
         assert not (tmp_path / "results").exists()
 
     right = {"MLFLOW_TRACKING_USERNAME": NAME, "MLFLOW_TRACKING_PASSWORD": PASSWORD}
-    done = run_command(*TRIAL, *place, cwd=tmp_path, **right)
-    assert done.returncode == 0, done.stderr
-    assert PASSWORD not in done.stdout + done.stderr
+    listed: set[bytes] = set()
+    with driver(*TRIAL, *place, cwd=tmp_path, **right) as process:
+        while process.poll() is None:
+            listed |= command_lines()
+            time.sleep(0.1)
+        assert process.stdout is not None
+        said = process.stdout.read() + (tmp_path / "driver.log").read_text()
+    assert process.returncode == 0, said
+    assert PASSWORD not in said
+    assert any(b"sweeps.lr_scan" in line for line in listed)
+    assert not any(PASSWORD.encode() in line for line in listed)  # what `ps` shows to everybody
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert any(path.name == "ledger.db" for path in written)
+    written |= {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert {"ledger.db", "store.db", "driver.log"} <= {path.name for path in written}
     assert [path for path, content in written.items() if PASSWORD.encode() in content] == []
     with urllib.request.urlopen(_runs(server), timeout=20) as answer:
         told = answer.read().decode()
     assert told.count('"run_id"') >= 2  # the sweep and its trial
     assert PASSWORD not in told
+
+
+def command_lines() -> set[bytes]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has just ended
+            found.add(path.read_bytes())
+    return found
 
 
 def _runs(uri: str) -> urllib.request.Request:

@@ -41,13 +41,13 @@ def run_command(
 
 
 @contextlib.contextmanager
-def driver(*arguments: str, cwd: Path, module: str = "sweeps.lr_scan") -> Iterator[subprocess.Popen[str]]:
+def driver(*arguments: str, cwd: Path, module: str = "sweeps.lr_scan", **extra: str) -> Iterator[subprocess.Popen[str]]:
     """`python -m module arguments` under way; its process group is ended with the context."""
     with (cwd / "driver.log").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=cwd,
-            env=environment(),
+            env={**environment(), **extra},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
