@@ -1,4 +1,4 @@
-"""Start Ray on this machine, or join a running cluster; what there is room for.
+"""Start Ray on this machine, or join a running cluster.
 
 Knows nothing of sweeps or trials.
 """
@@ -10,44 +10,15 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.capacity import Capacity, num_cpus, of_nodes
 from cluster.fit import our_versions, problems
 from cluster.nodes import START, ask_nodes
 from cluster.reaper import reaping, unmarked
 from cluster.token import offered_token, own_token, read_again
 
 OBJECT_STORE_BYTES = 256 * 2**20  # trials exchange reports of a few KB; data travels by path
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What the machines offer: `cpus` and `gpus` in all, and the most that one node has."""
-
-    cpus: float
-    gpus: float
-    node_cpus: float
-    node_gpus: float
-    where: str
-
-
-def this_machine(*, count_gpus: bool) -> Capacity:
-    """What this machine offers, without starting Ray. GPUs are counted by torch, which costs its import."""
-    cpus, gpus = float(_num_cpus()), 0.0
-    if count_gpus:
-        import torch
-
-        gpus = float(torch.cuda.device_count())
-    return Capacity(cpus, gpus, cpus, gpus, "this machine")
-
-
-def _num_cpus() -> int:
-    """CPUs this process may use: fewer than the machine has in a container or a batch job."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -63,7 +34,7 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
     import ray
 
     if ray.is_initialized():
-        yield _capacity()
+        yield alive()
         return
     with contextlib.ExitStack() as stack:
         stack.callback(read_again)  # last: whoever comes next may have another token
@@ -72,7 +43,7 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
             with _deaf_to_early_notice(), own_token():
                 ray.init(
                     address="local",
-                    num_cpus=_num_cpus(),
+                    num_cpus=num_cpus(),
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,
                     log_to_driver=False,
@@ -92,7 +63,7 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
             except (ConnectionError, RuntimeError, ValueError) as error:  # it has gone since
                 raise ValueError(f"no Ray cluster answers at address {address!r} ({error}); {START}") from error
         stack.callback(ray.shutdown)
-        yield _capacity()
+        yield alive()
 
 
 @contextlib.contextmanager
@@ -120,10 +91,8 @@ def _end_at_once() -> None:
         node.kill_all_processes = lambda **asked: end(check_alive=False, allow_graceful=False)
 
 
-def _capacity() -> Capacity:
+def alive() -> Capacity:
+    """What the nodes of the Ray that this process is connected to offer at this moment."""
     import ray
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cpus = [float(resources.get("CPU", 0)) for resources in nodes]
-    gpus = [float(resources.get("GPU", 0)) for resources in nodes]
-    return Capacity(sum(cpus), sum(gpus), max(cpus, default=0), max(gpus, default=0), f"{len(nodes)} Ray node(s)")
+    return of_nodes([node["Resources"] for node in ray.nodes() if node["Alive"]])

@@ -52,6 +52,8 @@ class Options(TypedDict, total=False):
     trials_at_once: int
     cpus_per_trial: float
     gpus_per_trial: float
+    accelerator: str
+    wait: bool
     address: str
     progress: str
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from cluster.connect import this_machine
+from cluster.capacity import this_machine
 from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.record.home import checked_database
@@ -81,6 +81,8 @@ def add_shared_flags(flags: Parser, question: str, budgets: Sequence[str]) -> No
     add("--trials-at-once", metavar="N", help="how many trials run at a time (default: as many as fit)")
     add("--cpus-per-trial", metavar="X", help="CPUs of each trial (default: a fair share)")
     add("--gpus-per-trial", metavar="X", help="GPUs of each trial, also a share (default: 1 where there are any)")
+    add("--accelerator", metavar="TYPE", help="only on GPUs of this type, in Ray's words: A100, H100, T4 ...")
+    add("--wait", action="store_const", const=True, help="for nodes that an autoscaler brings, instead of refusing")
     add("--address", metavar="HOST:PORT", help="a running Ray cluster (default: this machine)")
     add("--progress", metavar="HOW", help=f"what is shown on stderr: {', '.join(MODES)} (default: auto)")
     add("--json", action="store_const", const=True, help="print the result as JSON on stdout, and nothing else there")
@@ -111,6 +113,8 @@ def wish_of(asked: Mapping[str, Any]) -> Wish:
         trials_at_once=number_of(asked, "trials_at_once", int),
         cpus_per_trial=number_of(asked, "cpus_per_trial", float),
         gpus_per_trial=number_of(asked, "gpus_per_trial", float),
+        accelerator=asked.get("accelerator"),
+        wait=bool(asked.get("wait")),
     )
 
 

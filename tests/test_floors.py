@@ -21,7 +21,7 @@ FLOORS = [
     {"sweeps.running.conduct", "sweeps.lr.answer", "sweeps.searching.answer", "sweeps.release"} | {"sweeps.reporting"},
     {"sweeps.answers.judgement"},
     {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper", "sweeps.running.opening"}
-    | {"sweeps.running.scheduling"}
+    | {"sweeps.running.scheduling", "sweeps.running.observer", "sweeps.running.waiting"}
     | {
         "sweeps.running.progress",
         "sweeps.running.live",
@@ -42,6 +42,7 @@ FLOORS = [
         "sweeps.lr.ranges",
         "sweeps.running.doors",
         "cluster.connect",
+        "cluster.capacity",
         "cluster.drain",
         "cluster.fit",
         "cluster.ask",
@@ -65,6 +66,7 @@ FLOORS = [
 ]
 PLACES = {
     "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "sweeps.running.scheduling"}
+    | {"sweeps.running.observer"}
     | {"cluster.connect", "cluster.drain", "cluster.ask", "cluster.token"},
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}
     | {"sweeps.record.home", "sweeps.record.postgres"}

@@ -17,6 +17,8 @@ RESCUE_ORDER = (
     "freeze layers; a smaller model"
 )
 
+CONTEXT_BYTES = 512 * 2**20  # CUDA's own, in each process: kernels, cuBLAS and cuDNN handles
+
 # What fitted after a run of some shape ran out of memory, for the later runs of this process: they need not
 # fail first. The one thing here that outlives a run; it spares time and changes no result, because a run that
 # does fail first makes the same step again with the same micro-batch.
@@ -52,6 +54,22 @@ def smaller(samples: int, reason: str) -> int:
     elif torch.backends.mps.is_available():
         torch.mps.empty_cache()
     return (samples + 1) // 2
+
+
+def cap(share: float) -> None:
+    """From now on this process may fill so much of a GPU, as Ray's fractions alone are only a promise; in a process
+    that is used again too. Without a GPU nothing happens."""
+    if torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(fraction(share, total))
+
+
+def fraction(share: float, total_bytes: int) -> float:
+    """Of a GPU's memory, what the tensors of a process with this share of it may take: a process needs some for itself,
+    which torch does not count. At least half of its share."""
+    if not 0 < share < 1:
+        return 1.0
+    return max(share - CONTEXT_BYTES / total_bytes, share / 2)
 
 
 def remember(shape: Hashable, samples: int) -> None:

@@ -50,14 +50,16 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     `task_settings` (see `load_task`), `train` (a TrainConfig as a dict), `stacks` (the file where an attempt that
     hangs writes them down), `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is
     gone on from), `splits_file` (written once: which samples are for what), `stop_file` (its existence asks the trial
-    to stop at the current step), `max_seconds` (of training, over all attempts, after which it stops for good; None:
-    no limit), `ranked_by` (what decides which checkpoint is the best, see `saving.score_of`), `checks` (None, or a
-    file, a TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
+    to stop at the current step), `gpu_share` (the part of a GPU that it may fill: 1 for one or more, 0: it sees none),
+    `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit), `ranked_by` (what
+    decides which checkpoint is the best, see `saving.score_of`), `checks` (None, or a file, a TrainConfig as a dict and
+    names of metrics: see `trainable.checks.before`).
     """
 
     def setup(self, config: dict[str, Any]) -> None:
-        _hide_what_was_not_asked_for()
-        from trainable import checkpoint, loop
+        if config["gpu_share"] == 0:  # whatever the node's Ray lets it see; before torch looks
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        from trainable import checkpoint, loop, memory
         from trainable.system import System
 
         self._number: int = config["number"]
@@ -73,6 +75,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._ranked_by: tuple[str, str] | None = config["ranked_by"]
         train = TrainConfig.from_dict(config["train"])
         self._watchdog = Watchdog(Path(config["stacks"]), train.stall_s)
+        memory.cap(config["gpu_share"])
         task = load_task(config["task"], config["task_settings"])
         if config["checks"] is not None:
             with self._watchdog.watching(at_least_s=FLOOR_S):
@@ -167,15 +170,6 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             self._system.close()
         self._run.close()
         self._output.close()
-
-
-def _hide_what_was_not_asked_for() -> None:
-    """A trial that was given no GPU sees none. Ray hides them only where RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO is set, and
-    that is up to whoever started the node; torch looks at this when a GPU is first asked for."""
-    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
-        return  # made in somebody's own process
-    if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _node_id() -> str:

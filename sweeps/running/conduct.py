@@ -18,7 +18,8 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.connect import connected, this_machine
+from cluster.capacity import this_machine
+from cluster.connect import connected
 from sweeps.answers.judgement import Grow, Judge, Judgement, more_trials
 from sweeps.answers.remarks import exit_code, on_checks, on_failures
 from sweeps.answers.result import SweepResult

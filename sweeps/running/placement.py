@@ -9,8 +9,10 @@ import math
 import os
 from dataclasses import dataclass
 
-from cluster.connect import Capacity
+from cluster.capacity import ACCELERATOR, Capacity
 from trainable.config import TrainConfig
+
+_WAIT = "; where an autoscaler brings such nodes, add --wait"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Wish:
     trials_at_once: int | None = None
     cpus_per_trial: float | None = None
     gpus_per_trial: float | None = None
+    accelerator: str | None = None  # Ray's name of a type of GPU
+    wait: bool = False  # for nodes that are not there yet, as an autoscaler brings them
 
     def __post_init__(self) -> None:
         if self.trials_at_once is not None and self.trials_at_once < 1:
@@ -27,12 +31,14 @@ class Wish:
         if self.cpus_per_trial is not None and not 0 < self.cpus_per_trial < math.inf:
             raise ValueError(f"--cpus-per-trial {self.cpus_per_trial:g} must be above 0")
         gpus = self.gpus_per_trial
+        if self.accelerator is not None and gpus == 0:
+            raise ValueError(f"--accelerator {self.accelerator} with --gpus-per-trial 0: leave one of the two out")
         if gpus is not None and not (gpus == 0 or 0 < gpus < 1 or (gpus >= 1 and float(gpus).is_integer())):
             raise ValueError(f"--gpus-per-trial {gpus:g} must be 0, a share below 1, or a whole number")
 
     def needs_gpus(self, train: TrainConfig) -> bool:
         """Whether GPUs are asked for by name, so that it matters how many there are."""
-        return bool(self.gpus_per_trial) or train.device == "cuda"
+        return bool(self.gpus_per_trial) or self.accelerator is not None or train.device == "cuda"
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,27 @@ class Placement:
     cpus_per_trial: float
     gpus_per_trial: float
     reason: str
+    accelerator: str | None = None
     first_alone: bool = False
     """The first trial runs alone until it is known whether more processes pay: where trials take all CPUs,
     every process that starts slows down those that train, and one costs some five seconds of imports."""
 
+    def resources(self) -> dict[str, float]:
+        """What Ray is asked for, in its names, on one node."""
+        asked = {"CPU": self.cpus_per_trial, "GPU": self.gpus_per_trial}
+        if self.accelerator is not None:
+            asked[f"{ACCELERATOR}{self.accelerator}"] = 0.001  # as Ray itself asks for a type
+        return asked
+
 
 def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -> Placement:
     """The placement for `num_trials` trials. Raises ValueError for what no node can ever hold."""
+    if wish.accelerator is not None and not wish.wait:
+        capacity = _with_accelerator(capacity, wish.accelerator)
     gpus = wish.gpus_per_trial
-    if gpus is None:
+    if gpus is None and wish.accelerator is not None:
+        gpus = 1.0
+    elif gpus is None:
         gpus = 1.0 if capacity.gpus and train.device in ("auto", "cuda") else 0.0
     if train.device == "cuda" and gpus == 0:
         raise ValueError(
@@ -64,9 +82,10 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
             f"--gpus-per-trial {wish.gpus_per_trial:g} with device={train.device}: "
             "the trials would hold GPUs they never use; leave one of the two out"
         )
-    if gpus > capacity.node_gpus:
+    if gpus > capacity.node_gpus and not wish.wait:
         raise ValueError(
             f"--gpus-per-trial {gpus:g}: no node has that many, the most is {capacity.node_gpus:g} on {capacity.where}"
+            f"{_WAIT}"
         )
     at_once = min(num_trials, wish.trials_at_once or num_trials)
     cpus = wish.cpus_per_trial
@@ -74,21 +93,36 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
         # A fair share among all trials, not among those at once: threads follow from it, the last bits of a result
         # from threads, and how many trials run at a time must not change any result.
         cpus = float(max(1, int(capacity.node_cpus // max(1, min(num_trials, capacity.node_cpus)))))
-    if cpus > capacity.node_cpus:
+    if cpus > capacity.node_cpus and not wish.wait:
         raise ValueError(
             f"--cpus-per-trial {cpus:g}: no node has that many, the most is {capacity.node_cpus:g} on {capacity.where}"
+            f"{_WAIT}"
         )
     room = max(1, int(capacity.cpus // cpus))
-    if gpus:
+    if wish.wait:
+        room = at_once  # as many as there will be nodes for; the others wait
+    elif gpus:
         room = min(room, int(capacity.gpus // gpus) if gpus >= 1 else int(capacity.gpus) * int(1 / gpus))
     reason = f"each with {cpus:g} CPU(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
+    if wish.accelerator is not None:
+        reason += f" of type {wish.accelerator}"
     if wish.trials_at_once and room < at_once:
         reason += f"; {at_once} at once were asked for, {capacity.where} has room for {room}"
-    if train.num_workers + 1 > cpus:
+    if train.num_workers and train.num_workers + 1 > cpus:
         reason += f"; its {train.num_workers} loader process(es) and its own threads share what it has"
     at_once = min(at_once, room)
-    first_alone = wish.trials_at_once is None and at_once > 1 and capacity.cpus - at_once * cpus < 1
-    return Placement(at_once, cpus, gpus, reason, first_alone)
+    first_alone = not wish.wait and wish.trials_at_once is None and at_once > 1 and capacity.cpus - at_once * cpus < 1
+    return Placement(at_once, cpus, gpus, reason, wish.accelerator, first_alone)
+
+
+def _with_accelerator(capacity: Capacity, kind: str) -> Capacity:
+    """What the nodes with this type of GPU offer. On this machine alone, Ray will say."""
+    if capacity.accelerators is None:
+        return capacity
+    if kind not in capacity.accelerators:
+        there = ", ".join(capacity.accelerators) or "none"
+        raise ValueError(f"--accelerator {kind}: no node has it; there are: {there}{_WAIT}")
+    return capacity.accelerators[kind]
 
 
 def choose_threads(train: TrainConfig, cpus_per_trial: float) -> int:

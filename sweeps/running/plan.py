@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cluster.connect import this_machine
+from cluster.capacity import this_machine
 from sweeps.command import Question, sweep_name, wish_of
 from sweeps.running.budget import Budget, budget_of, check_budget
 from sweeps.running.doors import ask

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 # Tune reads these while it runs; the workers inherit them.
@@ -22,23 +20,22 @@ os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # a relative path in a task means what it says
 
 from ray import tune
-from ray.tune import Callback
 from ray.tune.search import Searcher
 
-from cluster.drain import Notices
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, attempt_folder
 from sweeps.record.trial import TrialRecord
 from sweeps.running.account import Account
-from sweeps.running.failures import Failure, Refused, classify, may_try_again
+from sweeps.running.failures import Failure, Refused
 from sweeps.running.keeper import RecordKeeper, StaysHere
+from sweeps.running.observer import Observer
 from sweeps.running.placement import Placement
 from sweeps.running.scheduling import FreshFirst
 from sweeps.running.signals import Interruption
 from sweeps.running.work import Work
 from sweeps.searching.proposals import SpaceExhausted
-from trainable.trial import Trial, leave_file
+from trainable.trial import Trial
 
 
 class Watcher(Protocol):
@@ -84,9 +81,9 @@ def run_trials(
     work = Work(waiting, one_at_a_time=placement.first_alone, ended=[None] * ended_well)
     keeper = RecordKeeper(ledger, history, interruption, account, tell)
     tuner = tune.Tuner(
-        tune.with_resources(Trial, {"cpu": placement.cpus_per_trial, "gpu": placement.gpus_per_trial}),
+        tune.with_resources(Trial, tune.PlacementGroupFactory([placement.resources()])),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, ledger, work, interruption, account, tell, more),
+            search_alg=_Asker(folder, ledger, work, interruption, account, tell, more, placement.gpus_per_trial),
             scheduler=FreshFirst(),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
@@ -97,7 +94,7 @@ def run_trials(
             name=folder.trials.name,
             storage_path=str(folder.path),
             stop=keeper,
-            callbacks=[_Observer(folder, ledger, work, keeper, interruption, retries, tell)],
+            callbacks=[Observer(folder, ledger, work, keeper, interruption, retries, tell, placement)],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the trial asks for each itself
             verbose=0,
         ),
@@ -127,9 +124,11 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
         account: Account,
         tell: Callable[[int], None],
         more: Callable[[], list[int]],
+        gpus: float,
     ) -> None:
         super().__init__(metric="training_iteration", mode="max")  # Tune wants some; the ledger has its own
         self._more = more
+        self._gpus = gpus
         self._folder = folder
         self._ledger = ledger
         self._work = work
@@ -163,10 +162,15 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
             "stacks": str(self._folder.stacks(number, record.attempts)),
             "splits_file": str(self._folder.splits),
             "stop_file": str(self._folder.stop_file),
+            "gpu_share": self._gpu_share(number),
             "max_seconds": self._account.budget.max_trial_s,
             "ranked_by": self._ledger.sweep.ranked_by,
             "checks": checks,
         }
+
+    def _gpu_share(self, number: int) -> float:
+        """Alone, after it ran out of memory, a trial may have all of a GPU that it otherwise shares."""
+        return 1.0 if self._gpus and number in self._work.alone else min(self._gpus, 1.0)
 
     def _begin_next(self) -> TrialRecord | None:
         """The next trial, running from now on; None where there is none now, or the space has no more."""
@@ -206,92 +210,3 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
 
     def restore(self, checkpoint_path: str) -> None:
         raise NotImplementedError("a sweep goes on from its ledger")
-
-
-class _Observer(StaysHere, Callback):  # type: ignore[misc]
-    """Told by Tune when a trial ends or fails."""
-
-    def __init__(
-        self,
-        folder: Folder,
-        ledger: Ledger,
-        work: Work,
-        keeper: RecordKeeper,
-        interruption: Interruption,
-        retries: int,
-        tell: Callable[[int], None],
-    ) -> None:
-        self._folder = folder
-        self._retries = retries
-        self._ledger = ledger
-        self._work = work
-        self._keeper = keeper
-        self._interruption = interruption
-        self._tell = tell
-        self._notices = Notices()
-
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        self._keeper.running = trials
-        self._interruption.claim()  # Tune has its own handler of SIGUSR1
-        for node_id in self._notices.new():
-            Path(leave_file(str(self._folder.stop_file), node_id)).touch()
-            self._interruption.say("a node is to leave: its trials save at their current step and go on elsewhere")
-
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._work.training_since = time.monotonic()
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        number = trial.config["number"]
-        record = self._ledger.trial(number)
-        if record.state == "failed":  # it ended without a word on what it was asked for
-            self._end(number, Failure("exception", record.reason or "no message"))
-        elif record.state != "running":
-            self._end(number, None)
-        elif self._interruption.stopping_since is not None:
-            self._work.running.discard(number)
-        else:  # its node has been given notice: it has saved, and goes on elsewhere
-            self._work.put_back(number, alone=False)
-            self._tell(number)
-
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        stacks = self._folder.stacks(trial.config["number"], trial.config["attempt"])
-        text = _text_of(Path(trial.error_file)) if trial.error_file else ""
-        self._fail(trial, classify(text or "no message", _text_of(stacks)))
-
-    def _fail(self, trial: Any, failure: Failure) -> None:
-        """Write the failure down first, and then see whether the trial is tried again."""
-        number = trial.config["number"]
-        if failure.kind == "refused":
-            self._work.refused = failure
-            self._work.running.discard(number)
-            if self._interruption.stopping_since is None:
-                self._interruption.stop_trials()
-            return
-        if self._interruption.stopping_since is not None and failure.kind == "infrastructure":
-            self._work.running.discard(number)  # ended by us: it did not stop in time
-            return
-        if failure.kind == "moved":
-            self._work.put_back(number, alone=False)
-            return
-        failures = self._ledger.note_failure(number, failure.kind, failure.line)
-        if may_try_again(failures, self._retries):
-            self._work.put_back(number, alone=failure.kind == "out of memory")
-        else:
-            self._ledger.finish(number, "failed", reason=failure.reason)
-            self._end(number, failure)
-        self._tell(number)
-
-    def _end(self, number: int, failure: Failure | None) -> None:
-        self._work.end(number, failure)
-        alike = self._work.all_fail_alike()
-        if alike is not None and self._interruption.stopping_since is None:
-            self._interruption.say(f"the first trials all failed alike ({alike}): the others are not begun")
-            self._interruption.stop_trials()
-
-
-def _text_of(path: Path) -> str:
-    """What is in a file, nothing if it is gone: the trial's process may take it away at this very moment."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -19,9 +19,12 @@ TIMEOUT_S = 240
 
 def environment() -> dict[str, str]:
     """This process's, less what a user's shell may say about MLflow; the project importable from anywhere."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "RAY_", "TUNE_"))}
-    if "RAY_AUTH_MODE" in os.environ:  # a cluster that was started here asks its drivers for the token
-        kept["RAY_AUTH_MODE"] = os.environ["RAY_AUTH_MODE"]
+    dropped = ("MLFLOW_", "RAY_", "TUNE_")
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(dropped) or key.startswith("RAY_AUTH")  # of a cluster that was started here
+    }
     return {**kept, "PYTHONPATH": str(ROOT)}
 
 

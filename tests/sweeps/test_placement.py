@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.connect import Capacity
+from cluster.capacity import Capacity, of_nodes
 from sweeps.running.placement import Placement, Wish, choose_threads, place
+from sweeps.running.waiting import Waiting
 from trainable.config import TrainConfig
 
 LAPTOP = Capacity(8, 0, 8, 0, "this machine")
@@ -100,6 +101,66 @@ def test_wishes_that_mean_nothing(wish: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError) as error:
         Wish(**wish)  # type: ignore[arg-type]
     assert words in str(error.value)
+
+
+MIXED = of_nodes(
+    [
+        {"CPU": 8, "GPU": 4, "accelerator_type:A100": 1},
+        {"CPU": 16, "GPU": 2, "accelerator_type:T4": 1},
+        {"CPU": 32, "memory": 1e9},
+    ]
+)
+
+
+def test_a_type_of_gpu() -> None:
+    """Only the nodes that have it count; Ray is asked for it as it asks itself, by a thousandth."""
+    assert (MIXED.cpus, MIXED.gpus, MIXED.node_cpus, MIXED.node_gpus) == (56, 6, 32, 4)
+    found = place(Wish(accelerator="T4"), MIXED, 8, TrainConfig())
+    assert (found.trials_at_once, found.cpus_per_trial, found.gpus_per_trial) == (2, 2, 1)
+    assert found.resources() == {"CPU": 2, "GPU": 1, "accelerator_type:T4": 0.001}
+    assert found.reason.endswith("and 1 GPU(s) of type T4")
+    with pytest.raises(ValueError, match="--accelerator H100: no node has it; there are: A100, T4"):
+        place(Wish(accelerator="H100"), MIXED, 8, TrainConfig())
+    with pytest.raises(ValueError, match="--gpus-per-trial 4: no node has that many, the most is 2 on 1 node"):
+        place(Wish(accelerator="T4", gpus_per_trial=4), MIXED, 8, TrainConfig())
+    with pytest.raises(ValueError, match="--accelerator T4 with --gpus-per-trial 0"):
+        Wish(accelerator="T4", gpus_per_trial=0)
+
+
+def test_nodes_that_an_autoscaler_brings() -> None:
+    """Nothing is refused for want of nodes, and all trials may run at once: the others wait, which asks for nodes."""
+    head = of_nodes([{"memory": 1e9}])  # the head of such a cluster often has no CPUs for trials
+    with pytest.raises(ValueError, match=r"--gpus-per-trial 1: no node has that many.*add --wait"):
+        place(Wish(gpus_per_trial=1), head, 8, TrainConfig())
+    found = place(Wish(gpus_per_trial=1, accelerator="H100", wait=True), head, 8, TrainConfig())
+    assert (found.trials_at_once, found.cpus_per_trial, found.gpus_per_trial) == (8, 1, 1)
+    assert place(Wish(gpus_per_trial=1, wait=True, trials_at_once=3), head, 8, TrainConfig()).trials_at_once == 3
+
+
+class Status:
+    def __init__(self, status: str) -> None:
+        self.status = status
+
+
+def test_waiting_is_said_and_said_again() -> None:
+    """After 20 s and then once a minute, with what is there at that moment; not while anything runs."""
+    clock = [0.0]
+    waiting = Waiting("each with 1 CPU(s) and 1 GPU(s)", lambda: of_nodes([{"CPU": 2}]), lambda: clock[0])
+    trials = [Status("TERMINATED"), Status("PENDING")]
+    said = {}
+    for second in range(200):
+        clock[0] = float(second)
+        if words := waiting.look(trials):
+            said[second] = words
+    assert list(said) == [20, 80, 140]
+    assert said[80] == (
+        "waiting for 80 s for a node that has room for a trial, each with 1 CPU(s) and 1 GPU(s); "
+        "there are 1 Ray node(s) with 2 CPU(s) and 0 GPU(s) in all"
+    )
+    clock[0] = 201.0
+    assert waiting.look([*trials, Status("RUNNING")]) is None
+    clock[0] = 215.0
+    assert waiting.look(trials) is None  # counted anew
 
 
 def test_gpus_are_counted_only_where_they_matter() -> None:

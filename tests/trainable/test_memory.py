@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,6 +60,9 @@ def test_the_result_is_that_of_the_small_micro_batch(batch_norm: bool, backward:
     assert [report.curves for report in reports] == [report.curves for report in asked_reports]
     assert reports[0].notes["micro_batch"] == "4, after running out of memory at 8"
     assert ("batch_norm" in reports[0].notes) is batch_norm
+
+
+GIB = 2**30
 
 
 def test_the_gradient_is_that_of_the_full_batch() -> None:
@@ -200,3 +204,20 @@ def test_failing_late_is_undone_as_well() -> None:
     asked.state.micro_batch = 8
     finish(asked)
     assert run.state.weights_sha256() == asked.state.weights_sha256()
+
+
+def test_a_share_of_a_gpu_caps_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B54. Less than the share, as each process has a context of its own; no GPU is here: torch is told of one."""
+    assert memory.fraction(1.0, 16 * GIB) == memory.fraction(4.0, 16 * GIB) == memory.fraction(0.0, 16 * GIB) == 1.0
+    assert memory.fraction(0.25, 16 * GIB) == 0.25 - 0.5 / 16
+    assert memory.fraction(0.05, 8 * GIB) == 0.025  # the context alone is more
+    for share in (0.1, 0.25, 0.5):
+        contexts = 1 / share * 0.5 / 80
+        assert 1 / share * memory.fraction(share, 80 * GIB) + contexts <= 1 + 1e-9
+    told: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=16 * GIB))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", told.append)
+    for share in (0.5, 1.0, 0.5):  # a process that is used again
+        memory.cap(share)
+    assert told == [0.5 - 0.5 / 16, 1.0, 0.5 - 0.5 / 16]
