@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cluster.capacity import num_cpus
 from cluster.nodes import Node
 from cluster.token import offered_token
 
@@ -119,7 +120,7 @@ def _clocks(answers: list[dict[str, Any]], alive: list[Any], ray: Any, affinity:
 def this_node() -> Node:
     """What this machine would answer as a node, without any Ray."""
     said = asked()(None, None, 0, None)
-    said["resources"] = {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(len(said["gpus"]))}
+    said["resources"] = {"CPU": float(num_cpus()), "GPU": float(len(said["gpus"]))}
     return Node("here", "here", **said)
 
 

@@ -71,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def doubts(node: Node) -> list[str]:
-    """What will trouble trials on this node sooner or later, each in a sentence with what to do."""
+    """What will trouble trials on this node sooner or later, each in a sentence with what to do.
+
+    A size of 0 is one that its system does not tell.
+    """
     if node.problem:
         return []
     where = f"node {node.address} ({node.host})"
@@ -90,7 +93,7 @@ def doubts(node: Node) -> list[str]:
         found.append(
             f"{where} has {node.free_disk / GIB:.1f} GiB left for temporary files: Ray stops when a disk is full"
         )
-    if node.memory_available < LEAST_MEMORY:
+    if 0 < node.memory_available < LEAST_MEMORY:
         found.append(
             f"{where} has {node.memory_available / GIB:.1f} GiB of memory left: a process that trains needs one"
         )

@@ -138,6 +138,8 @@ def _words(address: str, said: str) -> str:
     if _is_refused(said):
         what = "refuses the token that we have" if has_token() else "asks for a token that we do not have"
         return f"the Ray cluster at {address!r} {what}; {TOKEN}"
+    if "No module named 'grpc'" in said:
+        return f"--address {address}: ray:// needs Ray's client: pip install -c constraints.txt 'steadysweep[cluster]'"
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith("[")]  # not Ray's own logs
     last = lines[-1].strip() if lines else "no answer"
     if "Version mismatch" in said:

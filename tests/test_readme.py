@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from cluster import check
 from sweeps import accept, lr_scan, search
 from sweeps.searching.beginnings import proposed_ahead
 from sweeps.sweep import Sweep
@@ -105,7 +106,10 @@ def test_the_example_space_can_be_searched() -> None:
     assert all(("nesterov" in params) is (params["optimizer"] == "sgd") for params in found)
 
 
-@pytest.mark.parametrize(("title", "commands"), [("Search", (search, lr_scan)), ("Accept", (accept,))])
+@pytest.mark.parametrize(
+    ("title", "commands"),
+    [("Search", (search, lr_scan)), ("Accept", (accept,)), ("On a cluster", (lr_scan, check))],
+)
 def test_every_flag_that_is_named_exists(title: str, commands: tuple[Any, ...]) -> None:
     flags = {flag for command in commands for a in command.parser()._actions for flag in a.option_strings}
     section = README.partition(f"### {title}\n")[2].partition("\n### ")[0]
