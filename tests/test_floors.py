@@ -22,6 +22,7 @@ FLOORS = [
     {"sweeps.answers.judgement"},
     {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper", "sweeps.running.opening"}
     | {"sweeps.running.scheduling", "sweeps.running.observer", "sweeps.running.waiting"}
+    | {"sweeps.running.rays_words"}
     | {
         "sweeps.running.progress",
         "sweeps.running.live",

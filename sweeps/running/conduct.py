@@ -37,6 +37,7 @@ from sweeps.running.failures import Refused
 from sweeps.running.opening import free_if_refused, open_ledger
 from sweeps.running.placement import Placement, Wish, place
 from sweeps.running.progress import Progress
+from sweeps.running.rays_words import shortened
 from sweeps.running.signals import Interruption
 from sweeps.sweep import Sweep, check_size
 from sweeps.tracking.client import import_client, why_refused
@@ -114,7 +115,7 @@ def conduct(
         stack.enter_context(free_if_refused(folder))
         interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True), exits=exits))
         # Ray prints what happens to its workers on stdout, which belongs to the answer.
-        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        stack.enter_context(contextlib.redirect_stdout(shortened(sys.stderr)))
         capacity = stack.enter_context(connected(address, folder=nearest_existing(folder.path), task=sweep.task))
         interruption.claim()  # Ray has its own handler of SIGTERM
         phases.end("ray_start_s")

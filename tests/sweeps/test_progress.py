@@ -25,6 +25,7 @@ from sweeps.record.history import History
 from sweeps.record.trial import TrialRecord
 from sweeps.running import progress
 from sweeps.running.progress import Progress, progress_console, spoken
+from sweeps.running.rays_words import shortened
 from sweeps.running.sparkline import ASCII, BLOCKS, MOST, Curve, sparkline
 from tests.helpers.drivers import environment
 
@@ -320,3 +321,20 @@ def test_nothing_but_the_answer(tmp_path: Path) -> None:
     done = run_scan(tmp_path, "--progress", "none", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["status"] == "finished"
+
+
+def test_rays_own_messages_are_a_line_each() -> None:
+    """As Ray prints them when a node is lost, colours included; everything else goes through as it is."""
+    behind = io.StringIO()
+    stream = shortened(behind)
+    lost = (
+        "Raylet is terminated. Termination is unexpected. Possible reasons include: (1) SIGKILL. Last 20 lines of the"
+    )
+    print(f"\x1b[33m(raylet)\x1b[0m {lost} Raylet logs:\n    [state-dump] 1\n    [state-dump] 2", file=stream)
+    print("(raylet, ip=10.0.0.7) file_system_monitor: /tmp/ray is over 95% full", file=stream)
+    print("(mine) two\nlines", file=stream)
+    assert behind.getvalue() == (
+        "\x1b[33m(raylet)\x1b[0m Raylet is terminated. Termination is unexpected.\n\n"
+        "(raylet, ip=10.0.0.7) file_system_monitor: /tmp/ray is over 95% full\n"
+        "(mine) two\nlines\n"
+    )
