@@ -44,7 +44,8 @@ from sweeps.tracking.client import import_client, why_refused
 from sweeps.tracking.tracker import Tracker
 from trainable.files import write_text
 
-TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a slow tracking server
+TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a tracking server that shows no further trial
+RUN_IDS_EVERY_S = 2.0
 DISCARD_WAIT_S = 10.0  # for the runs of a sweep that never began
 INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -223,7 +224,7 @@ def _answer(
     result, judgement = _judge(folder, ledger, history, judge, status, end)
     write_text(folder.result, result.to_json())
     report, remark = try_report(folder, ledger, history, judgement, status, result.verdict)
-    tracker.flush(wait_s, interrupted=status != "finished" or end is not None)
+    tracker.flush(wait_s, interrupted=status != "finished" or end is not None, patiently=status == "finished")
     RunIds(ledger, tracker).note()
     result, judgement = _judge(folder, ledger, history, judge, status, end)
     write_text(folder.result, result.to_json())
@@ -283,9 +284,14 @@ class RunIds:
     def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
         self._ledger = ledger
         self._tracker = tracker
+        self._next = 0.0
 
     def update(self, record: TrialRecord) -> None:
-        self.note()
+        """Now and then: all of them are written each time, and a run whose name a kill hid is found by its tags."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + RUN_IDS_EVERY_S
+            self.note()
 
     def note(self) -> None:
         known = self._ledger.mlflow_runs()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 from collections.abc import Mapping
@@ -130,16 +131,25 @@ class Tracker:
         """How many trials are not fully shown yet."""
         return len(self._wanted)
 
-    def flush(self, wait_s: float, *, interrupted: bool) -> None:
+    def flush(self, wait_s: float, *, interrupted: bool, patiently: bool = False) -> None:
         """Wait until every trial is shown, for at most `wait_s`. After an interruption the runs of trials
-        under way are KILLED until a resume takes them up again."""
+        under way are KILLED until a resume takes them up again.
+
+        patiently: as long as another trial is shown within that time; a thousand short ones take theirs.
+        """
         with self._changed:
             if interrupted and not self._interrupted:
                 self._interrupted = True
                 # As copies: the thread may be about to cross off the very record it has shown as running.
                 self._wanted = {number: dataclasses.replace(record) for number, record in self._last.items()}
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._wanted, wait_s)
+            while self._wanted:
+                enough = len(self._wanted) if patiently else 1
+                if not self._changed.wait_for(functools.partial(self._lacks_fewer_than, enough), wait_s):
+                    break
+
+    def _lacks_fewer_than(self, count: int) -> bool:
+        return len(self._wanted) < count
 
     def close(
         self,

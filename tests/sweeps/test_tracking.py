@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from sweeps.record.history import History
 from sweeps.record.store import Folder
 from sweeps.record.trial import TrialRecord
 from sweeps.sweep import Sweep
+from sweeps.tracking.runs import Runs
 from sweeps.tracking.tracker import Tracker, resolve_uri
 from trainable.config import TrainConfig
 
@@ -416,3 +418,23 @@ def test_a_server_that_is_not_there(history: History) -> None:
     assert said is not None
     for words in ("tracking is incomplete", "2 trial(s)", "http://127.0.0.1:9", "a resume sends the rest"):
         assert words in said
+
+
+def test_the_end_waits_as_long_as_trials_are_shown(uri: str, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that takes longer for all of them than the wait for one: impatient, some are missing; patient, none."""
+    show_one = Runs.show
+
+    def slowly(runs: Runs, record: TrialRecord, *, interrupted: bool) -> None:
+        time.sleep(0.4)
+        show_one(runs, record, interrupted=interrupted)
+
+    monkeypatch.setattr(Runs, "show", slowly)
+    tracker = tracker_of(uri, sweep_of(), uuid.uuid4().hex, history)
+    for number in range(12):
+        tracker.update(record(number, {"lr": 3e-3}))
+    tracker.flush(2.0, interrupted=False)
+    assert tracker.pending() > 0
+    tracker.flush(20.0, interrupted=False, patiently=True)
+    assert tracker.pending() == 0
+    assert tracker.close("FINISHED", [], WAIT_S) is None
+    assert len(tracker.run_ids()) == 12
