@@ -37,7 +37,6 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
         yield alive()
         return
     with contextlib.ExitStack() as stack:
-        stack.callback(read_again)  # last: whoever comes next may have another token
         if address is None:
             stack.enter_context(reaping())
             with _deaf_to_early_notice(), own_token():
@@ -62,6 +61,7 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError) as error:  # it has gone since
                 raise ValueError(f"no Ray cluster answers at address {address!r} ({error}); {START}") from error
+        stack.callback(read_again)  # after the shutdown: whoever comes next may have another token
         stack.callback(ray.shutdown)
         yield alive()
 
