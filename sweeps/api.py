@@ -52,6 +52,7 @@ class Options(TypedDict, total=False):
     trials_at_once: int
     cpus_per_trial: float
     gpus_per_trial: float
+    workers_per_trial: int
     accelerator: str
     wait: bool
     address: str

@@ -81,6 +81,7 @@ def add_shared_flags(flags: Parser, question: str, budgets: Sequence[str]) -> No
     add("--trials-at-once", metavar="N", help="how many trials run at a time (default: as many as fit)")
     add("--cpus-per-trial", metavar="X", help="CPUs of each trial (default: a fair share)")
     add("--gpus-per-trial", metavar="X", help="GPUs of each trial, also a share (default: 1 where there are any)")
+    add("--workers-per-trial", metavar="N", help="how many processes train a trial together, on one node or several")
     add("--accelerator", metavar="TYPE", help="only on GPUs of this type, in Ray's words: A100, H100, T4 ...")
     add("--wait", action="store_const", const=True, help="for nodes that an autoscaler brings, instead of refusing")
     add("--address", metavar="HOST:PORT", help="a running Ray cluster (default: this machine)")
@@ -114,6 +115,7 @@ def wish_of(asked: Mapping[str, Any]) -> Wish:
         cpus_per_trial=number_of(asked, "cpus_per_trial", float),
         gpus_per_trial=number_of(asked, "gpus_per_trial", float),
         accelerator=asked.get("accelerator"),
+        workers_per_trial=1 if (workers := number_of(asked, "workers_per_trial", int)) is None else workers,
         wait=bool(asked.get("wait")),
     )
 
@@ -200,9 +202,9 @@ def with_threads(config: TrainConfig, asked: Mapping[str, Any], wish: Wish, num_
     """The config with torch's threads decided: they are part of what decides a result's last bits."""
     if asked.get("address") is None:
         machine = this_machine(count_gpus=wish.needs_gpus(config))
-        cpus = place(wish, machine, num_trials, config).cpus_per_trial
+        cpus = place(wish, machine, num_trials, config).cpus
     else:
-        cpus = wish.cpus_per_trial or 1
+        cpus = (wish.cpus_per_trial or wish.workers_per_trial) / wish.workers_per_trial
     return dataclasses.replace(config, threads=choose_threads(config, cpus))
 
 

@@ -15,7 +15,8 @@ from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, checked_results, existing_sweep
 from sweeps.record.trial import TERMINAL
 from sweeps.reporting.make import report_files
-from sweeps.running.conduct import MLFLOW_STATUS, RunIds, start_tracker
+from sweeps.running.conduct import MLFLOW_STATUS, start_tracker
+from sweeps.running.run_ids import RunIds
 from sweeps.tracking.moved import present_store, settle
 from sweeps.tracking.tracker import resolve_uri
 

@@ -22,7 +22,7 @@ FLOORS = [
     {"sweeps.answers.judgement"},
     {"sweeps.running.run", "sweeps.running.resume", "sweeps.running.keeper", "sweeps.running.opening"}
     | {"sweeps.running.scheduling", "sweeps.running.observer", "sweeps.running.waiting"}
-    | {"sweeps.running.rays_words"}
+    | {"sweeps.running.rays_words", "sweeps.running.run_ids"}
     | {
         "sweeps.running.progress",
         "sweeps.running.live",
@@ -51,12 +51,26 @@ FLOORS = [
         "cluster.token",
         "cluster.reaper",
     },
-    {"trainable.trial", "trainable.checks", "trainable.contract", "trainable.single", "trainable.__main__"}
+    {
+        "trainable.trial",
+        "trainable.followers",
+        "trainable.checks",
+        "trainable.contract",
+        "trainable.single",
+        "trainable.__main__",
+    }
     | {"trainable.lr_range_test", "trainable.probe", "trainable.inference", "trainable.release"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"}
     | {"trainable.latency"},
     {"trainable.state", "trainable.checkpoint", "trainable.saving", "trainable.data", "trainable.loader"}
-    | {"trainable.optim", "trainable.memory", "trainable.average", "trainable.muon", "trainable.clipping"}
+    | {
+        "trainable.optim",
+        "trainable.memory",
+        "trainable.group",
+        "trainable.average",
+        "trainable.muon",
+        "trainable.clipping",
+    }
     | {"trainable.interval", "trainable.report", "trainable.schedule", "trainable.workers", "trainable.tasks"}
     | {"trainable.vision", "trainable.tabular", "trainable.text", "trainable.mlp"},
     {"trainable.config", "trainable.task", "trainable.device", "trainable.seeding", "trainable.precision"}
@@ -66,7 +80,13 @@ FLOORS = [
     | {"trainable.system", "trainable.output"},
 ]
 PLACES = {
-    "ray": {"trainable.trial", "sweeps.running.run", "sweeps.running.keeper", "sweeps.running.scheduling"}
+    "ray": {
+        "trainable.trial",
+        "trainable.followers",
+        "sweeps.running.run",
+        "sweeps.running.keeper",
+        "sweeps.running.scheduling",
+    }
     | {"sweeps.running.observer"}
     | {"cluster.connect", "cluster.drain", "cluster.ask", "cluster.token"},
     "optuna": {"sweeps.record.ledger", "sweeps.record.trial", "sweeps.record.reopen", "sweeps.record.writes"}

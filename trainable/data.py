@@ -6,6 +6,7 @@ Knows nothing of models or losses.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +19,7 @@ from trainable.loader import LoadedBatches, SeededSamples, TensorSamples
 from trainable.seeding import generator, permutation
 
 if TYPE_CHECKING:
-    from trainable.task import Batch, Examples
+    from trainable.task import Batch, Examples, Splits, Task
 
 GATHER_BYTES = 32 * 2**20  # resident samples are brought into order this many bytes at a time
 
@@ -136,3 +137,9 @@ def make_batches(
     if num_bytes <= config.resident_gib * 2**30:
         return ResidentBatches(examples, sizes, device, config.seed if shuffled else None)
     return LoadedBatches(TensorSamples(examples), sizes, device, config, shuffled=shuffled)
+
+
+@functools.lru_cache(maxsize=1)
+def splits_once(task: Task, seed: int) -> Splits:
+    """The trials of a sweep share their data: a process that is used again loads it once."""
+    return task.splits(seed)

@@ -32,11 +32,12 @@ def evaluate(run: Training) -> dict[str, float]:
     model.eval()
     sums: dict[str, Tensor] = {}
     weight: Any = 0
-    with torch.inference_mode():
+    with torch.inference_mode(), run.group.together():
         for batch in run.val.epoch(0, 0):
             if run.config.measure_latency and run.latency_ms is None:
                 run.latency_ms = latency_ms(run, batch)
-            for found, piece_weight in _measure(run, batch):
+            part = run.group.part(batch)
+            for found, piece_weight in _measure(run, part) if len(part[0]) else ():
                 for name, value in found.items():
                     sums[name] = sums[name] + value if name in sums else value
                 weight = weight + piece_weight
@@ -44,10 +45,10 @@ def evaluate(run: Training) -> dict[str, float]:
         model.train(was_training)
     elif was_training:
         run.state.train_mode()  # not train(): frozen modules stay in eval()
-    total = float(weight)
+    values, total = run.group.summed(sums, weight)
     if total == 0:
         raise ValueError(f"{type(run.task).__name__}.weight is 0 for every val sample: there is nothing to divide by")
-    return {f"val_{name}": float(value) / total for name, value in sums.items()}
+    return {f"val_{name}": value / total for name, value in values.items()}
 
 
 def _measure(run: Training, batch: Batch) -> list[tuple[dict[str, Tensor], Any]]:

@@ -188,7 +188,7 @@ class Group:
         if found == _WELL:
             return found, ""
         told = [text for state, text in self._all((mine, words)) if state == found]
-        return found, f"worker of this trial: {told[0]}"
+        return found, f"another worker of this trial: {told[0]}"
 
     def _all(self, mine: Any) -> list[Any]:
         found: list[Any] = [None] * self.size

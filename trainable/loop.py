@@ -19,6 +19,7 @@ from trainable.crashpoint import crash_point
 from trainable.data import Batches, make_batches, num_samples_of, step_sizes
 from trainable.device import Probe, choose_device, configure_backends
 from trainable.evaluation import evaluate as evaluate
+from trainable.group import Alone, Workers
 from trainable.interval import Interval
 from trainable.precision import choose_numerics
 from trainable.report import CURVES, data_wait_advice, divergence, weight_norms
@@ -27,7 +28,7 @@ from trainable.state import TrainState
 from trainable.step import take_step
 from trainable.task import Splits, Task
 from trainable.training import Training as Training
-from trainable.training import has_batch_norm, memory_shape
+from trainable.training import check_for_workers, has_batch_norm, memory_shape
 
 if TYPE_CHECKING:
     from trainable.task import Batch
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
 MIN_EVAL_BATCH = 256
 
 
-def start(task: Task, config: TrainConfig, splits: Splits, probe: Probe | None = None) -> Training:
+def start(
+    task: Task, config: TrainConfig, splits: Splits, probe: Probe | None = None, group: Workers | None = None
+) -> Training:
     """A run at its step 0, on its device; a function of its arguments alone, whatever ran here before.
 
+    group: the workers that train it together; None: this process alone. Each of them makes the same calls.
     Raises ValueError for settings that the device or the task cannot honour.
     """
     probe = probe or Probe.here()
@@ -66,8 +70,14 @@ def start(task: Task, config: TrainConfig, splits: Splits, probe: Probe | None =
     val_sizes = step_sizes(num_val, eval_batch, merge_single=False)
     train = make_batches(splits.train, sizes, device, config, shuffled=True)
     val = make_batches(splits.val, val_sizes, device, config, shuffled=False)
-    run = Training(task, config, numerics, state, train, val, notes, memory_shape(task, config, numerics, splits))
-    _heed_earlier_runs(run)
+    group = group or Alone()
+    if group.size > 1:
+        check_for_workers(state.model, group.size)
+        notes["workers"] = str(group.size)
+    shape = memory_shape(task, config, numerics, splits)
+    run = Training(task, config, numerics, state, train, val, notes, group, shape)
+    if group.size == 1:  # the others may have another past
+        _heed_earlier_runs(run)
     memory.reset_peak(device)
     return run
 
@@ -105,7 +115,7 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
     if run.stream is None:
         run.stream = _stream(run.train, progress.step)
     while progress.step < end:
-        if should_stop is not None and should_stop():
+        if should_stop is not None and run.group.decide(should_stop()):
             progress.seconds += time.perf_counter() - began
             return None
         crash_point("step", poison=state.trained)
@@ -124,6 +134,7 @@ def advance(run: Training, should_stop: Callable[[], bool] | None = None) -> Rep
         run.notes["data_wait"] = advice
     progress.reports += 1
     largest_weight, weight_norm = weight_norms(state.trained)
+    run.group.check_equal(weight_norm)
     diverged = divergence(curves, largest_weight, run.numerics.scaled, first_step)
     metrics: dict[str, float] = {}
     if diverged is None:

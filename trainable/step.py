@@ -62,7 +62,7 @@ def take_step(run: Training, batch: Batch) -> None:
             undo.apply()
         state.renew_scaler()
         if out_of_memory:
-            _shrink(run, len(batch[0]), reason)
+            _shrink(run, run.group.largest_part(len(batch[0])), reason)
         else:
             run.drop_compiled(reason)
     run.proven = max(run.proven, _elements(batch, run))
@@ -77,13 +77,10 @@ def _attempt(run: Training, batch: Batch, lr: float) -> None:
     # All micro-batches of the step share its weight, so their gradients add up to the full batch's.
     weight = run.task.weight(batch)
     divisor = weight.clamp(min=1) if isinstance(weight, Tensor) else max(weight, 1)
-    size = len(batch[0])
-    micro_batch = state.micro_batch or size
-    if micro_batch >= size:
-        loss = _forward_backward(run, batch, divisor)
-    else:
-        losses = [_forward_backward(run, piece, divisor) for piece in pieces(batch, micro_batch, run.has_batch_norm)]
-        loss = torch.stack(losses).sum()
+    run.group.seed(config.seed, state.progress.step)
+    with run.group.together():
+        loss = _backward(run, run.group.part(batch), divisor)
+    loss = run.group.sum_gradients(state.trained, loss)
     if scaler.is_enabled() and any(parameter.grad is not None for parameter in state.trained):
         scaler.unscale_(optimizer)
         norm, norm_after = clip(state.trained, config, run.alike)
@@ -101,6 +98,18 @@ def _attempt(run: Training, batch: Batch, lr: float) -> None:
         if state.average is not None:
             state.average.update(state.model)
     state.interval.record(lr, weight, loss, norm, norm_after)
+
+
+def _backward(run: Training, part: Batch, divisor: Any) -> Tensor:
+    """The gradients of this worker's part, in as many micro-batches as it takes; its share of the step's loss."""
+    size = len(part[0])
+    if not size:
+        return torch.zeros((), device=run.state.device)
+    micro_batch = run.state.micro_batch or size
+    if micro_batch >= size:
+        return _forward_backward(run, part, divisor)
+    losses = [_forward_backward(run, piece, divisor) for piece in pieces(part, micro_batch, run.has_batch_norm)]
+    return torch.stack(losses).sum()
 
 
 def _forward_backward(run: Training, batch: Batch, divisor: Any) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from trainable.clipping import are_alike
 from trainable.config import TrainConfig
 from trainable.data import Batches
+from trainable.group import Alone, Workers
 from trainable.precision import Numerics
 from trainable.state import TrainState
 from trainable.task import Splits, Task
@@ -38,6 +39,7 @@ class Training:
     train: Batches
     val: Batches
     notes: dict[str, str]
+    group: Workers = field(default_factory=Alone)
     shape: Hashable = None  # what decides how much memory a sample takes
     stream: Iterator[Batch] | None = None
     # Of this process, not of the run, and so not in a checkpoint:
@@ -107,6 +109,15 @@ class Training:
 
 def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def check_for_workers(model: nn.Module, size: int) -> None:
+    """Raises ValueError for a model that several workers would train to other weights than one does."""
+    if has_batch_norm(model):
+        raise ValueError(
+            f"the model has BatchNorm, and each of {size} workers would take its statistics from its own part of a "
+            "batch: the result would be another than one worker's; use --workers-per-trial 1, or GroupNorm or LayerNorm"
+        )
 
 
 def memory_shape(task: Task, config: TrainConfig, numerics: Numerics, splits: Splits) -> Hashable:

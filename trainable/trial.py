@@ -22,6 +22,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
 from trainable.files import write_text
+from trainable.followers import Followers, NoFollowers
 from trainable.output import Output
 from trainable.task import load_task
 from trainable.watchdog import FLOOR_S, Watchdog
@@ -29,7 +30,7 @@ from trainable.watchdog import FLOOR_S, Watchdog
 if TYPE_CHECKING:
     from trainable.loop import Training
     from trainable.system import System
-    from trainable.task import Splits, Task
+    from trainable.task import Task
 
 STOP_EVERY_S = 0.2  # between two looks for the stop file
 
@@ -51,15 +52,19 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     hangs writes them down), `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is
     gone on from), `splits_file` (written once: which samples are for what), `stop_file` (its existence asks the trial
     to stop at the current step), `gpu_share` (the part of a GPU that it may fill: 1 for one or more, 0: it sees none),
-    `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit), `ranked_by` (what
-    decides which checkpoint is the best, see `saving.score_of`), `checks` (None, or a file, a TrainConfig as a dict and
-    names of metrics: see `trainable.checks.before`).
+    `workers` (how many train it together) and `resources` (of each, in Ray's names), `max_seconds` (of training, over
+    all attempts, after which it stops for good; None: no limit), `ranked_by` (what decides which checkpoint is the
+    best, see `saving.score_of`), `checks` (None, or a file, a TrainConfig as a dict and names of metrics: see
+    `trainable.checks.before`).
     """
+
+    _others: NoFollowers | Followers | None = None
 
     def setup(self, config: dict[str, Any]) -> None:
         if config["gpu_share"] == 0:  # whatever the node's Ray lets it see; before torch looks
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         from trainable import checkpoint, loop, memory
+        from trainable.data import splits_once
         from trainable.system import System
 
         self._number: int = config["number"]
@@ -80,7 +85,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if config["checks"] is not None:
             with self._watchdog.watching(at_least_s=FLOOR_S):
                 _ask_before(task, **config["checks"])
-        self._run: Training = loop.start(task, train, _splits(task, train.data_seed))
+        if self._others is None:
+            workers = config["workers"]
+            self._others = NoFollowers() if workers == 1 else Followers(workers, config["resources"])
+        self._run: Training = loop.start(task, train, splits_once(task, train.data_seed), group=self._others.group)
         self._system = System(self._run.numerics.device)
         self._run.notes["host"] = os.uname().nodename
         self._run.notes["data"] = _recorded(task, train.data_seed, config["splits_file"])
@@ -94,12 +102,13 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             found = None
         if found is not None:
             self._run.load(found[1])
+        self._others.begin(config, None if found is None else found[0])
         crash_point("trial-start")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         if os.path.exists(self._leave_file):
             raise NodeLeaves("this node has been given notice; the trial begins on another")
-        self.cleanup()
+        self._let_go()
         self.setup(new_config)
         return True
 
@@ -113,7 +122,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         assert self._system is not None
         self._system.begin()
         self._step_began, self._out_of_time = time.monotonic(), False
-        with self._watchdog.watching():
+        assert self._others is not None
+        with self._watchdog.watching(), self._others.advancing():
             report = loop.advance(self._run, self._should_stop)
         self._output.check()
         self._score = None if report is None else saving.score_of(report.metrics, self._ranked_by)
@@ -164,6 +174,14 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return self._out_of_time or os.path.exists(self._stop_file) or os.path.exists(self._leave_file)
 
     def cleanup(self) -> None:
+        self._let_go()
+        if self._others is not None:
+            self._others.close()
+
+    def _let_go(self) -> None:
+        """Of the run, but not of the other workers: they may train the next one."""
+        if self._others is not None:
+            self._others.end()
         if self._watchdog is not None:
             self._watchdog.close()
         if self._system is not None:
@@ -186,22 +204,19 @@ def _heading(attempt: int) -> str:
 def _ask_before(task: Task, file: str, train: dict[str, Any], metrics: list[str]) -> None:
     """Ask what a sweep asks before its first trial, and write the answers down. Raises Refused."""
     from trainable.checks.before import ask_before
+    from trainable.data import splits_once
 
     config = TrainConfig.from_dict(train)
-    findings = ask_before(task, config, lambda: _splits(task, config.data_seed), metrics)
+    findings = ask_before(task, config, lambda: splits_once(task, config.data_seed), metrics)
     write_text(Path(file), json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
-
-
-@functools.lru_cache(maxsize=1)
-def _splits(task: Task, seed: int) -> Splits:
-    """The trials of a sweep share their data: an actor that is reused loads it once."""
-    return task.splits(seed)
 
 
 @functools.lru_cache(maxsize=1)
 def _recorded(task: Task, seed: int, splits_file: str) -> str:
     """The fingerprint of the data; which samples are for what is written down by the first trial of a sweep."""
-    splits = _splits(task, seed)
+    from trainable.data import splits_once
+
+    splits = splits_once(task, seed)
     fingerprint = splits.fingerprint()
     if not os.path.exists(splits_file):
         parts = {name: [int(index) for index in found] for name, found in splits.indices.items()}

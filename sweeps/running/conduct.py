@@ -27,7 +27,6 @@ from sweeps.record.drift import drift_tags, environment_tags
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, nearest_existing
-from sweeps.record.trial import TrialRecord
 from sweeps.reporting.facts import so_far
 from sweeps.reporting.make import Report, try_report
 from sweeps.reporting.page import library
@@ -38,6 +37,7 @@ from sweeps.running.opening import free_if_refused, open_ledger
 from sweeps.running.placement import Placement, Wish, place
 from sweeps.running.progress import Progress
 from sweeps.running.rays_words import shortened
+from sweeps.running.run_ids import RunIds
 from sweeps.running.signals import Interruption
 from sweeps.sweep import Sweep, check_size
 from sweeps.tracking.client import import_client, why_refused
@@ -45,7 +45,6 @@ from sweeps.tracking.tracker import Tracker
 from trainable.files import write_text
 
 TRACKING_WAIT_S = 30.0  # how long the end of a sweep waits for a tracking server that shows no further trial
-RUN_IDS_EVERY_S = 2.0
 DISCARD_WAIT_S = 10.0  # for the runs of a sweep that never began
 INTERRUPTED_WAIT_S = 1.0  # and each of its two waits after a signal
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -276,30 +275,6 @@ def start_tracker(ledger: Ledger, folder: Folder) -> Tracker:
     for record in ledger.trials():
         tracker.update(record)
     return tracker
-
-
-class RunIds:
-    """Writes the MLflow runs' names into the ledger as they become known."""
-
-    def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
-        self._ledger = ledger
-        self._tracker = tracker
-        self._next = 0.0
-
-    def update(self, record: TrialRecord) -> None:
-        """Now and then: all of them are written each time, and a run whose name a kill hid is found by its tags."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + RUN_IDS_EVERY_S
-            self.note()
-
-    def note(self) -> None:
-        known = self._ledger.mlflow_runs()
-        found = {**known, **self._tracker.run_ids()}
-        if found != known:
-            self._ledger.note("mlflow_runs", {str(number): run for number, run in found.items()})
-        if self._tracker.parent_run_id and not self._ledger.attribute("mlflow_run_id"):
-            self._ledger.note("mlflow_run_id", self._tracker.parent_run_id)
 
 
 def _import_ahead(is_search: bool) -> None:

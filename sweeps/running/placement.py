@@ -5,6 +5,7 @@ Knows nothing of Ray; a capacity is handed in.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class Wish:
     cpus_per_trial: float | None = None
     gpus_per_trial: float | None = None
     accelerator: str | None = None  # Ray's name of a type of GPU
+    workers_per_trial: int = 1
     wait: bool = False  # for nodes that are not there yet, as an autoscaler brings them
 
     def __post_init__(self) -> None:
@@ -30,7 +32,14 @@ class Wish:
             raise ValueError(f"--trials-at-once {self.trials_at_once} must be at least 1")
         if self.cpus_per_trial is not None and not 0 < self.cpus_per_trial < math.inf:
             raise ValueError(f"--cpus-per-trial {self.cpus_per_trial:g} must be above 0")
+        if self.workers_per_trial < 1:
+            raise ValueError(f"--workers-per-trial {self.workers_per_trial} must be at least 1")
         gpus = self.gpus_per_trial
+        if self.workers_per_trial > 1 and gpus and gpus % self.workers_per_trial:
+            raise ValueError(
+                f"--gpus-per-trial {gpus:g} does not divide among --workers-per-trial {self.workers_per_trial}: "
+                "each worker needs as many whole GPUs"
+            )
         if self.accelerator is not None and gpus == 0:
             raise ValueError(f"--accelerator {self.accelerator} with --gpus-per-trial 0: leave one of the two out")
         if gpus is not None and not (gpus == 0 or 0 < gpus < 1 or (gpus >= 1 and float(gpus).is_integer())):
@@ -46,24 +55,58 @@ class Placement:
     """What a trial gets, how many run at a time, and why."""
 
     trials_at_once: int
-    cpus_per_trial: float
-    gpus_per_trial: float
+    cpus: float  # of each worker, and so the GPUs
+    gpus: float
     reason: str
     accelerator: str | None = None
+    workers: int = 1
     first_alone: bool = False
     """The first trial runs alone until it is known whether more processes pay: where trials take all CPUs,
     every process that starts slows down those that train, and one costs some five seconds of imports."""
 
+    @property
+    def gpus_per_trial(self) -> float:
+        return self.gpus * self.workers
+
     def resources(self) -> dict[str, float]:
-        """What Ray is asked for, in its names, on one node."""
-        asked = {"CPU": self.cpus_per_trial, "GPU": self.gpus_per_trial}
+        """What Ray is asked for, in its names, for each worker."""
+        asked = {"CPU": self.cpus, "GPU": self.gpus}
         if self.accelerator is not None:
             asked[f"{ACCELERATOR}{self.accelerator}"] = 0.001  # as Ray itself asks for a type
         return asked
 
 
 def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -> Placement:
-    """The placement for `num_trials` trials. Raises ValueError for what no node can ever hold."""
+    """The placement for `num_trials` trials. Raises ValueError for what no node can ever hold.
+
+    What is wished for a trial is divided among its workers, which may be on different nodes.
+    """
+    num_workers = wish.workers_per_trial
+    if num_workers == 1:
+        return _place(wish, capacity, num_trials, train)
+    each = dataclasses.replace(
+        wish,
+        workers_per_trial=1,
+        trials_at_once=None,
+        cpus_per_trial=None if wish.cpus_per_trial is None else wish.cpus_per_trial / num_workers,
+        gpus_per_trial=None if wish.gpus_per_trial is None else wish.gpus_per_trial / num_workers,
+    )
+    placed = _place(each, capacity, num_trials * num_workers, train)
+    at_once = min(num_trials, wish.trials_at_once or num_trials)
+    room = placed.trials_at_once // num_workers
+    if room < 1:
+        raise ValueError(
+            f"--workers-per-trial {num_workers}: {capacity.where} has room for {placed.trials_at_once} worker(s), "
+            f"{placed.reason}{_WAIT}"
+        )
+    reason = f"each with {num_workers} workers, {placed.reason}"
+    if wish.trials_at_once and room < at_once:
+        reason += f"; {at_once} at once were asked for, {capacity.where} has room for {room}"
+    return Placement(min(at_once, room), placed.cpus, placed.gpus, reason, wish.accelerator, num_workers)
+
+
+def _place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -> Placement:
+    """The same for trials of one worker."""
     if wish.accelerator is not None and not wish.wait:
         capacity = _with_accelerator(capacity, wish.accelerator)
     gpus = wish.gpus_per_trial
@@ -112,7 +155,7 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
         reason += f"; its {train.num_workers} loader process(es) and its own threads share what it has"
     at_once = min(at_once, room)
     first_alone = not wish.wait and wish.trials_at_once is None and at_once > 1 and capacity.cpus - at_once * cpus < 1
-    return Placement(at_once, cpus, gpus, reason, wish.accelerator, first_alone)
+    return Placement(at_once, cpus, gpus, reason, wish.accelerator, first_alone=first_alone)
 
 
 def _with_accelerator(capacity: Capacity, kind: str) -> Capacity:

@@ -81,9 +81,9 @@ def run_trials(
     work = Work(waiting, one_at_a_time=placement.first_alone, ended=[None] * ended_well)
     keeper = RecordKeeper(ledger, history, interruption, account, tell)
     tuner = tune.Tuner(
-        tune.with_resources(Trial, tune.PlacementGroupFactory([placement.resources()])),
+        tune.with_resources(Trial, tune.PlacementGroupFactory([placement.resources()] * placement.workers)),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, ledger, work, interruption, account, tell, more, placement.gpus_per_trial),
+            search_alg=_Asker(folder, ledger, work, interruption, account, tell, more, placement),
             scheduler=FreshFirst(),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
@@ -124,11 +124,11 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
         account: Account,
         tell: Callable[[int], None],
         more: Callable[[], list[int]],
-        gpus: float,
+        placement: Placement,
     ) -> None:
         super().__init__(metric="training_iteration", mode="max")  # Tune wants some; the ledger has its own
         self._more = more
-        self._gpus = gpus
+        self._placement = placement
         self._folder = folder
         self._ledger = ledger
         self._work = work
@@ -163,6 +163,8 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
             "splits_file": str(self._folder.splits),
             "stop_file": str(self._folder.stop_file),
             "gpu_share": self._gpu_share(number),
+            "workers": self._placement.workers,
+            "resources": self._placement.resources(),
             "max_seconds": self._account.budget.max_trial_s,
             "ranked_by": self._ledger.sweep.ranked_by,
             "checks": checks,
@@ -170,7 +172,8 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
 
     def _gpu_share(self, number: int) -> float:
         """Alone, after it ran out of memory, a trial may have all of a GPU that it otherwise shares."""
-        return 1.0 if self._gpus and number in self._work.alone else min(self._gpus, 1.0)
+        gpus = self._placement.gpus
+        return 1.0 if gpus and number in self._work.alone else min(gpus, 1.0)
 
     def _begin_next(self) -> TrialRecord | None:
         """The next trial, running from now on; None where there is none now, or the space has no more."""

@@ -284,6 +284,8 @@ def test_a_trial_keeps_the_checkpoint_that_is_best_by_the_sweeps_metric(tmp_path
             "stop_file": str(tmp_path / "stop"),
             "max_seconds": None,
             "gpu_share": 1.0,
+            "workers": 1,
+            "resources": {"CPU": 1.0},
             "ranked_by": ("val_accuracy", "max"),
             "checks": None,
         }

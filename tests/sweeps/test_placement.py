@@ -40,7 +40,7 @@ def test_place(case: str) -> None:
     """B54 for the shares: never more trials on a GPU or CPU than were promised their part of it."""
     wish, capacity, num_trials, train, (at_once, cpus, gpus) = TABLE[case]
     found = place(wish, capacity, num_trials, TrainConfig(**train))
-    assert (found.trials_at_once, found.cpus_per_trial, found.gpus_per_trial) == (at_once, cpus, gpus)
+    assert (found.trials_at_once, found.cpus, found.gpus) == (at_once, cpus, gpus)
     assert f"each with {cpus:g} CPU(s)" in found.reason
     assert (f"and {gpus:g} GPU(s)" in found.reason) == (gpus > 0)
 
@@ -116,7 +116,7 @@ def test_a_type_of_gpu() -> None:
     """Only the nodes that have it count; Ray is asked for it as it asks itself, by a thousandth."""
     assert (MIXED.cpus, MIXED.gpus, MIXED.node_cpus, MIXED.node_gpus) == (56, 6, 32, 4)
     found = place(Wish(accelerator="T4"), MIXED, 8, TrainConfig())
-    assert (found.trials_at_once, found.cpus_per_trial, found.gpus_per_trial) == (2, 2, 1)
+    assert (found.trials_at_once, found.cpus, found.gpus) == (2, 2, 1)
     assert found.resources() == {"CPU": 2, "GPU": 1, "accelerator_type:T4": 0.001}
     assert found.reason.endswith("and 1 GPU(s) of type T4")
     with pytest.raises(ValueError, match="--accelerator H100: no node has it; there are: A100, T4"):
@@ -133,7 +133,7 @@ def test_nodes_that_an_autoscaler_brings() -> None:
     with pytest.raises(ValueError, match=r"--gpus-per-trial 1: no node has that many.*add --wait"):
         place(Wish(gpus_per_trial=1), head, 8, TrainConfig())
     found = place(Wish(gpus_per_trial=1, accelerator="H100", wait=True), head, 8, TrainConfig())
-    assert (found.trials_at_once, found.cpus_per_trial, found.gpus_per_trial) == (8, 1, 1)
+    assert (found.trials_at_once, found.cpus, found.gpus) == (8, 1, 1)
     assert place(Wish(gpus_per_trial=1, wait=True, trials_at_once=3), head, 8, TrainConfig()).trials_at_once == 3
 
 
