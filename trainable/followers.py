@@ -22,10 +22,10 @@ import ray
 if TYPE_CHECKING:
     from trainable.group import Workers
 
-JOIN_S = 300.0  # for all workers to meet: their processes have to start
 SILENT_S = 1800.0  # between two words of a worker, an epoch's evaluation among them
 LOST_S = 15.0  # until Ray knows that a worker has died whose connection broke
 LOST_CODE = 70
+LOOK_EVERY_S = 0.5
 
 
 class NoFollowers:
@@ -52,7 +52,7 @@ class NoFollowers:
 class Followers:
     """The other `size - 1` workers; each has `resources`, in Ray's names, as the first one has."""
 
-    def __init__(self, size: int, resources: dict[str, float]) -> None:
+    def __init__(self, size: int, resources: dict[str, float], gpu_share: float) -> None:
         from ray.util import get_current_placement_group, get_node_ip_address
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -71,34 +71,30 @@ class Followers:
         with socket.socket() as free:
             free.bind(("", 0))
             meet = f"tcp://{get_node_ip_address()}:{free.getsockname()[1]}"
-        joined = [actor.join.remote(meet, rank, size) for rank, actor in enumerate(self._actors, start=1)]
-        self.group: Workers = join(meet, 0, size)
-        ray.get(joined)
+        joined = [actor.join.remote(meet, rank, size, gpu_share) for rank, actor in enumerate(self._actors, start=1)]
+        with _leaving_with(joined):
+            self.group: Workers = join(meet, 0, size)
+        _all(joined)
 
     def begin(self, config: dict[str, Any], checkpoint: Path | None) -> None:
         """Have all of them stand where the first worker stands. checkpoint: the one that it goes on from."""
         where = None if checkpoint is None else str(checkpoint)
-        ray.get([actor.begin.remote(config, where) for actor in self._actors])
+        _all([actor.begin.remote(config, where) for actor in self._actors])
 
     @contextlib.contextmanager
     def advancing(self) -> Iterator[None]:
         """What the first worker trains inside, the others train too. Where one of them is lost, this process ends: an
         attempt that is lost, as if it had died itself."""
         pending = [actor.advance.remote() for actor in self._actors]
-        done = threading.Event()
-        watch = threading.Thread(target=_leave_with_them, args=[pending, done], name="followers", daemon=True)
-        watch.start()
         try:
-            yield
+            with _leaving_with(pending):
+                yield
         except Exception as error:
             told = _leave_if_lost(pending, LOST_S)  # a connection breaks before Ray knows that the worker has died
             if told is not None and _is_broken(error):
                 raise RuntimeError(f"a worker of this trial failed: {told}") from error
             raise
-        finally:
-            done.set()
-            watch.join()
-        ray.get(pending)
+        _all(pending)
 
     def end(self) -> None:
         """Have them let go of their run; another may begin."""
@@ -119,7 +115,9 @@ class Follower:
         self._group: Workers | None = None
         self._rank = 0
 
-    def join(self, meet: str, rank: int, size: int) -> None:
+    def join(self, meet: str, rank: int, size: int, gpu_share: float) -> None:
+        if gpu_share == 0:  # as the first worker does; before torch looks
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         self._rank = rank
         self._group = join(meet, rank, size)
 
@@ -172,17 +170,36 @@ def join(meet: str, rank: int, size: int) -> Workers:
         init_method=meet,
         rank=rank,
         world_size=size,
-        timeout=timedelta(seconds=max(JOIN_S, SILENT_S)),
+        timeout=timedelta(seconds=SILENT_S),
     )
     return Group(distributed.new_group(backend="gloo") if on_gpu else None)
 
 
-def _leave_with_them(pending: list[Any], done: threading.Event) -> None:
-    while not done.is_set():
-        _leave_if_lost(pending, 0.5)
+@contextlib.contextmanager
+def _leaving_with(pending: list[Any]) -> Iterator[None]:
+    """Inside, this process ends as soon as one of the workers that are called has died: it might wait for its word."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_EVERY_S):
+            _leave_if_lost(pending, 0)
+
+    thread = threading.Thread(target=watch, name="followers", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
-def _leave_if_lost(pending: list[Any], wait_s: float) -> str | None:
+def _all(pending: list[Any]) -> None:
+    """Wait for all of them; raises what one of them raised."""
+    _leave_if_lost(pending, None)
+    ray.get(pending)
+
+
+def _leave_if_lost(pending: list[Any], wait_s: float | None) -> str | None:
     """End this process where a worker has died; else what a worker that has ended raised, if one did."""
     told = None
     ready, _ = ray.wait(pending, num_returns=len(pending), timeout=wait_s)

@@ -142,28 +142,33 @@ class Group:
 
     @torch.no_grad()
     def sum_gradients(self, parameters: list[Tensor], loss: Tensor) -> Tensor:
-        """One all-reduce for each kind of number: gradients, which of them there are, and the loss."""
-        device = loss.device
-        there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.float32)
-        told = torch.cat([there.to(device), loss.detach().reshape(1).float()])
-        self._distributed.all_reduce(told)
-        wanted = told[:-1].cpu().tolist() if len(parameters) else []
+        """One all-reduce for each kind of number; which gradients there are is told between the hosts. The device is
+        not waited for."""
+        there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        self._distributed.all_reduce(there, group=self._words)
         kinds: dict[torch.dtype, list[Tensor]] = {}
-        for parameter, count in zip(parameters, wanted, strict=True):
-            if count:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                elif parameter.grad.is_sparse:
-                    parameter.grad = parameter.grad.to_dense()
-                kinds.setdefault(parameter.grad.dtype, []).append(parameter.grad)
-        for gradients in kinds.values():
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        try:
+            for parameter, count in zip(parameters, there.tolist(), strict=True):
+                if count:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    elif parameter.grad.is_sparse:
+                        parameter.grad = parameter.grad.to_dense()
+                    kinds.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+            flats = [torch.cat([gradient.reshape(-1) for gradient in gradients]) for gradients in kinds.values()]
+        except torch.OutOfMemoryError as error:  # the others are under way: no smaller piece helps
+            raise memory.OutOfMemory(
+                f"there is no memory left to sum the workers' gradients in ({error}); a smaller model, or one worker"
+            ) from error
+        total = loss.detach().double()  # one kind everywhere; an empty part has no loss to take its kind from
+        self._distributed.all_reduce(total)
+        for flat, gradients in zip(flats, kinds.values(), strict=True):
             self._distributed.all_reduce(flat)
             pieces = flat.split([gradient.numel() for gradient in gradients])
             torch._foreach_copy_(
                 gradients, [piece.view_as(gradient) for piece, gradient in zip(pieces, gradients, strict=True)]
             )
-        return told[-1].to(loss.dtype)
+        return total.to(loss.dtype)
 
     def summed(self, sums: Mapping[str, Any], weight: Any) -> tuple[dict[str, float], float]:
         mine = ({name: float(value) for name, value in sums.items()}, float(weight))

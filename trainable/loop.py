@@ -71,8 +71,8 @@ def start(
     train = make_batches(splits.train, sizes, device, config, shuffled=True)
     val = make_batches(splits.val, val_sizes, device, config, shuffled=False)
     group = group or Alone()
+    check_for_workers(state.model, group.size)
     if group.size > 1:
-        check_for_workers(state.model, group.size)
         notes["workers"] = str(group.size)
     shape = memory_shape(task, config, numerics, splits)
     run = Training(task, config, numerics, state, train, val, notes, group, shape)

@@ -81,18 +81,19 @@ def _attempt(run: Training, batch: Batch, lr: float) -> None:
     with run.group.together():
         loss = _backward(run, run.group.part(batch), divisor)
     loss = run.group.sum_gradients(state.trained, loss)
-    if scaler.is_enabled() and any(parameter.grad is not None for parameter in state.trained):
-        scaler.unscale_(optimizer)
-        norm, norm_after = clip(state.trained, config, run.alike)
-        scaler.step(optimizer)
-        scaler.update()
-        # A step with overflow is skipped and lowers the scale; schedule and average do not move on then.
-        scale = scaler.get_scale()
-        stepped, state.loss_scale = scale >= state.loss_scale, scale
-    else:
-        norm, norm_after = clip(state.trained, config, run.alike)
-        optimizer.step()
-        stepped = True
+    with run.group.together():
+        if scaler.is_enabled() and any(parameter.grad is not None for parameter in state.trained):
+            scaler.unscale_(optimizer)
+            norm, norm_after = clip(state.trained, config, run.alike)
+            scaler.step(optimizer)
+            scaler.update()
+            # A step with overflow is skipped and lowers the scale; schedule and average do not move on then.
+            scale = scaler.get_scale()
+            stepped, state.loss_scale = scale >= state.loss_scale, scale
+        else:
+            norm, norm_after = clip(state.trained, config, run.alike)
+            optimizer.step()
+            stepped = True
     if stepped:
         state.progress.updates += 1
         if state.average is not None:

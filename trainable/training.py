@@ -113,7 +113,7 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 def check_for_workers(model: nn.Module, size: int) -> None:
     """Raises ValueError for a model that several workers would train to other weights than one does."""
-    if has_batch_norm(model):
+    if size > 1 and has_batch_norm(model):
         raise ValueError(
             f"the model has BatchNorm, and each of {size} workers would take its statistics from its own part of a "
             "batch: the result would be another than one worker's; use --workers-per-trial 1, or GroupNorm or LayerNorm"

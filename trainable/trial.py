@@ -84,10 +84,12 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         task = load_task(config["task"], config["task_settings"])
         if config["checks"] is not None:
             with self._watchdog.watching(at_least_s=FLOOR_S):
-                _ask_before(task, **config["checks"])
+                _ask_before(task, config["workers"], **config["checks"])
         if self._others is None:
             workers = config["workers"]
-            self._others = NoFollowers() if workers == 1 else Followers(workers, config["resources"])
+            self._others = (
+                NoFollowers() if workers == 1 else Followers(workers, config["resources"], config["gpu_share"])
+            )
         self._run: Training = loop.start(task, train, splits_once(task, train.data_seed), group=self._others.group)
         self._system = System(self._run.numerics.device)
         self._run.notes["host"] = os.uname().nodename
@@ -201,13 +203,18 @@ def _heading(attempt: int) -> str:
     return f"attempt {attempt} on {os.uname().nodename}, process {os.getpid()}, {began}"
 
 
-def _ask_before(task: Task, file: str, train: dict[str, Any], metrics: list[str]) -> None:
+def _ask_before(task: Task, workers: int, file: str, train: dict[str, Any], metrics: list[str]) -> None:
     """Ask what a sweep asks before its first trial, and write the answers down. Raises Refused."""
-    from trainable.checks.before import ask_before
+    from trainable.checks.before import Refused, ask_before
     from trainable.data import splits_once
+    from trainable.training import check_for_workers
 
     config = TrainConfig.from_dict(train)
     findings = ask_before(task, config, lambda: splits_once(task, config.data_seed), metrics)
+    try:
+        check_for_workers(task.model(), workers)
+    except ValueError as error:
+        raise Refused(str(error)) from error
     write_text(Path(file), json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
 
 

@@ -68,3 +68,18 @@ def test_more_workers_than_could_ever_be_placed(tmp_path: Path) -> None:
         assert words in done.stderr
         assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_model_whose_statistics_would_be_of_parts(tmp_path: Path) -> None:
+    """BatchNorm is refused before the first trial, and nothing is left of the sweep."""
+    (tmp_path / "normed.py").write_text(
+        "from dataclasses import dataclass\n\nimport torch\nfrom trainable.tasks.digits import Digits\n\n\n"
+        "@dataclass(frozen=True)\nclass Normed(Digits):\n    def model(self):\n"
+        "        return torch.nn.Sequential(torch.nn.BatchNorm1d(64), *super().model())\n"
+    )
+    done = run_command("--task", "normed.py:Normed", "--lrs", "1e-3", *TWO, "--name", "s", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert "the model has BatchNorm, and each of 2 workers would take its statistics from its own part" in done.stderr
+    assert "use --workers-per-trial 1" in done.stderr
+    assert not (tmp_path / "results/s").exists()

@@ -129,7 +129,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "size"), zip(CASES, (2, 3), strict=True))
+@pytest.mark.parametrize(("case", "size"), list(zip(CASES, (2, 3), strict=True)))
 def test_several_train_what_one_does(case: str, size: int, tmp_path: Path) -> None:
     settings, task = CASES[case]
     train = TrainConfig(epochs=2, threads=1, device="cpu", **settings)
