@@ -41,7 +41,7 @@ def test_whoever_has_no_token_is_not_let_in(
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # test_gpus.py joins with it alone
 def test_the_token_alone_is_enough(address: str, tmp_path: Path) -> None:
     """Ray's own mode need not be set."""
     done = run_command(*TRIAL, "--address", address, cwd=tmp_path, RAY_AUTH_TOKEN=TOKEN, HOME=str(tmp_path))

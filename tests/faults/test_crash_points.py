@@ -38,7 +38,7 @@ def test_three_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
     assert_all_points_are_shown(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # a minute and a half; the worst three are above
 def test_the_others_in_a_row(tmp_path: Path, unbroken: Facts) -> None:
     in_driver = ("report:5:kill", "ledger-after-commit:9:kill", "ship:14:kill", "tell:5:kill")
     in_worker = ("trial-start:2:kill", "step:250:kill", "checkpoint-after-manifest:9:kill")

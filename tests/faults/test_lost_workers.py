@@ -24,7 +24,7 @@ from tests.faults.helper import (
 from tests.helpers.drivers import ROOT, TIMEOUT_S, kill, wait_until
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # tests/faults/test_nodes.py has three nodes, one of which dies
 def test_node(tmp_path: Path, unbroken: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two nodes dies under its trial; the other finishes everything."""
     from ray.cluster_utils import Cluster

@@ -178,7 +178,7 @@ def moody_driver(tmp_path: Path) -> Callable[..., None]:
     return run_and_kill
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # so does every test of the fault suite, by counting steps
 def test_b11_a_complete_trial_is_not_run_again(tmp_path: Path, moody_driver: Callable[..., None]) -> None:
     """Killed when trial 0 had just become complete: its 160 steps are taken once, and of trial 1 at most an epoch's
     are taken again. The state on the disk elsewhere was ten seconds old, and trial 0 began anew."""

@@ -66,7 +66,7 @@ def test_moved_with_its_store(scan: Scan, place: Path, monkeypatch: pytest.Monke
         assert uri == (folder / run_id / "artifacts").as_uri()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_copied_without_its_store(scan: Scan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy gets a store of its own in its results folder, with all that the history knows; the original and
     its runs stay as they are."""

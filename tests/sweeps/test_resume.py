@@ -79,7 +79,7 @@ def test_killed_at_some_moments(moments: tuple[int, ...], tmp_path: Path, unbrok
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.soak),  # in test_events.py too
         pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak),
     ],
 )
