@@ -59,10 +59,10 @@ def go_on(scan: Scan, place: Path, unbroken: Facts) -> str:
 @pytest.mark.parametrize(
     "share",
     [
-        pytest.param(0.0, marks=pytest.mark.slow),
-        pytest.param(0.01, marks=pytest.mark.slow),
+        pytest.param(0.0, marks=pytest.mark.soak),
+        pytest.param(0.01, marks=pytest.mark.soak),
         0.5,
-        pytest.param(0.99, marks=pytest.mark.slow),
+        pytest.param(0.99, marks=pytest.mark.soak),
     ],
 )
 def test_newest_is_cut(share: float, stopped: Callable[[], Path], scan: Scan, unbroken: Facts) -> None:
