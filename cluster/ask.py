@@ -6,6 +6,7 @@ What a node runs is sent to it as it stands here, so a node without this project
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -62,7 +63,7 @@ def main(said: str) -> None:
             if not answer.get("problem") and here is not None:
                 _compare(answer, folder, Path(f"{here}-{node['NodeID'][:8]}"), payload)
             answers.append(answer)
-        _clocks(answers, alive, ray, NodeAffinitySchedulingStrategy)
+        _clocks(answers, ray, NodeAffinitySchedulingStrategy)
     finally:
         if here is not None:
             for left in here.parent.glob(f"{mark}*"):
@@ -77,8 +78,6 @@ def main(said: str) -> None:
 def _compare(answer: dict[str, Any], folder: str, written: Path, payload: bytes) -> None:
     """Whether what the node wrote is here, and what it read was ours."""
     read, error = answer.pop("read"), answer.pop("folder_error")
-    import hashlib
-
     same = read == hashlib.sha256(payload).hexdigest()
     answer["sees"] = {folder: "" if same else error or "a file that was written here reads otherwise there"}
     try:
@@ -88,7 +87,7 @@ def _compare(answer: dict[str, Any], folder: str, written: Path, payload: bytes)
         answer["writes"] = {folder: error or f"a file that was written there is not here ({missing.strerror})"}
 
 
-def _clocks(answers: list[dict[str, Any]], alive: list[Any], ray: Any, affinity: Any) -> None:
+def _clocks(answers: list[dict[str, Any]], ray: Any, affinity: Any) -> None:
     """How far each clock is ahead: the node's time lies between our two readings, and the tightest of three counts."""
 
     def now() -> float:

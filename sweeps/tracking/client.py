@@ -52,23 +52,26 @@ def why_not_reachable(uri: str) -> str:
     database that is not there yet will be made by the first sweep."""
     if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
         return ""
-    try:
-        import_client()(tracking_uri=uri).search_experiments(max_results=1)
-    except Exception as error:  # requests', SQLAlchemy's and MLflow's own
-        words = " ".join(str(error).split())[:300] or type(error).__name__
-        return refusal(uri, error) or f"{uri} does not answer ({words})"
-    return ""
+    error = _error_of(uri)
+    if error is None:
+        return ""
+    words = " ".join(str(error).split())[:300] or type(error).__name__
+    return refusal(uri, error) or f"{uri} does not answer ({words})"
 
 
 def why_refused(uri: str) -> str:
     """The same, but "" also where nobody answers: a sweep waits for that, and for no password."""
-    if not uri.startswith("http"):
-        return ""
+    error = _error_of(uri) if uri.startswith("http") else None
+    return "" if error is None else refusal(uri, error)
+
+
+def _error_of(uri: str) -> Exception | None:
+    """What a store raises that is asked for its experiments; None where it answers."""
     try:
         import_client()(tracking_uri=uri).search_experiments(max_results=1)
-    except Exception as error:
-        return refusal(uri, error)
-    return ""
+    except Exception as error:  # requests', SQLAlchemy's and MLflow's own
+        return error
+    return None
 
 
 def refusal(uri: str, error: Exception) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from tests.faults.helper import (
     steps_taken,
 )
 from tests.helpers.drivers import ROOT, TIMEOUT_S, environment, wait_until
+from tests.helpers.nodes import RAY
 
 NOTICE = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot", "--deadline-remaining-seconds", "120")
 SAID = "a node is to leave: its trials save at their current step and go on elsewhere"
@@ -54,7 +54,7 @@ def nodes(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, li
 
 
 def drain(address: str, node_id: str) -> None:
-    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", address, "--node-id", node_id]
+    command = [*RAY, "drain-node", "--address", address, "--node-id", node_id]
     subprocess.run([*command, *NOTICE], env=environment(), check=True)
 
 
@@ -104,7 +104,7 @@ def test_sigterm_of_ray_start_is_such_a_notice(
 ) -> None:
     """What Kubernetes, Docker and Slurm send to a node's own command."""
     with nodes(1, monkeypatch) as (address, _), contextlib.ExitStack() as stack:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", address, "--num-cpus", "1"]
+        command = [*RAY, "start", "--address", address, "--num-cpus", "1"]
         with (tmp_path / "node.log").open("w") as log:
             node = subprocess.Popen(
                 [*command, "--block"], env=environment(), stdout=log, stderr=log, start_new_session=True
