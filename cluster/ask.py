@@ -31,11 +31,11 @@ def main(said: str) -> None:
     with offered_token() if question["token"] else contextlib.nullcontext():
         ray.init(address=question["address"], log_to_driver=False, logging_level=logging.ERROR)
     print("joined", flush=True)
-    folder, mark = question["folder"], f".steadysweep-{uuid.uuid4().hex}"
+    shared, mark = question["shared"], f".steadysweep-{uuid.uuid4().hex}"
     payload = os.urandom(max(64, question.get("megabytes", 0) * 2**20))
-    here = Path(folder, mark) if folder else None
-    if here is not None:
-        here.write_bytes(payload)
+    place = None if shared is None else _place(shared)
+    if place is not None:
+        place.write(mark, payload)
     try:
         alive = sorted(
             (node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])
@@ -44,8 +44,7 @@ def main(said: str) -> None:
         pending = {}
         for node in alive:
             where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            place = f"{here}-{node['NodeID'][:8]}" if here is not None else None
-            sent = (str(here) if here else None, place, len(payload), question["task"])
+            sent = (shared, mark, _mark_of(mark, node), len(payload), question["task"])
             pending[node["NodeID"]] = remote.options(scheduling_strategy=where).remote(*sent)
         ready, _ = ray.wait(list(pending.values()), num_returns=len(pending), timeout=question["answer_s"])
         answers = []
@@ -60,31 +59,61 @@ def main(said: str) -> None:
                     answer |= ray.get(reference)
                 except ray.exceptions.RayError as error:
                     answer["problem"] = str(error).strip().splitlines()[-1][:300]
-            if not answer.get("problem") and here is not None:
-                _compare(answer, folder, Path(f"{here}-{node['NodeID'][:8]}"), payload)
+            if not answer.get("problem") and place is not None:
+                _compare(answer, shared, place, _mark_of(mark, node), payload)
             answers.append(answer)
         _clocks(answers, ray, NodeAffinitySchedulingStrategy)
     finally:
-        if here is not None:
-            for left in here.parent.glob(f"{mark}*"):
+        if place is not None:
+            for left in (mark, *(_mark_of(mark, node) for node in alive)):
                 with contextlib.suppress(OSError):
-                    left.unlink()
+                    place.delete(left)
     found = Path(question["found"])
     beside = found.with_suffix(".part")
     beside.write_text(json.dumps(answers))
     os.replace(beside, found)
 
 
-def _compare(answer: dict[str, Any], folder: str, written: Path, payload: bytes) -> None:
+class _Folder:
+    """A folder, read and written as an object store is."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def write(self, name: str, data: bytes) -> None:
+        (self._path / name).write_bytes(data)
+
+    def delete(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+
+def _place(shared: str) -> Any:
+    """What nodes are to share: the folder, or all below the address of an object store."""
+    if "://" not in shared:
+        return _Folder(shared)
+    from trainable.objects import Objects
+
+    return Objects(shared, wait_s=0.0)
+
+
+def _mark_of(mark: str, node: dict[str, Any]) -> str:
+    """What a node writes."""
+    return f"{mark}-{node['NodeID'][:8]}"
+
+
+def _compare(answer: dict[str, Any], shared: str, place: Any, written: str, payload: bytes) -> None:
     """Whether what the node wrote is here, and what it read was ours."""
-    read, error = answer.pop("read"), answer.pop("folder_error")
+    read, error = answer.pop("read"), answer.pop("shared_error")
     same = read == hashlib.sha256(payload).hexdigest()
-    answer["sees"] = {folder: "" if same else error or "a file that was written here reads otherwise there"}
+    answer["sees"] = {shared: "" if same else error or "what was written here reads otherwise there"}
     try:
-        back = written.read_bytes() == payload
-        answer["writes"] = {folder: "" if back else "a file that was written there reads otherwise here"}
+        back = place.read(written) == payload
+        answer["writes"] = {shared: "" if back else "what was written there reads otherwise here"}
     except OSError as missing:
-        answer["writes"] = {folder: error or f"a file that was written there is not here ({missing.strerror})"}
+        answer["writes"] = {shared: error or f"what was written there is not here ({missing.strerror or missing})"}
 
 
 def _clocks(answers: list[dict[str, Any]], ray: Any, affinity: Any) -> None:
@@ -118,7 +147,7 @@ def _clocks(answers: list[dict[str, Any]], ray: Any, affinity: Any) -> None:
 
 def this_node() -> Node:
     """What this machine would answer as a node, without any Ray."""
-    said = asked()(None, None, 0, None)
+    said = asked()(None, "", "", 0, None)
     said["resources"] = {"CPU": float(num_cpus()), "GPU": float(len(said["gpus"]))}
     return Node("here", "here", **said)
 
@@ -126,7 +155,7 @@ def this_node() -> Node:
 def asked() -> Callable[..., dict[str, Any]]:
     """What a node runs. A function inside one: Ray sends it by value, and it needs nothing but Python there."""
 
-    def ask(ours: str | None, mine: str | None, size: int, task: str | None) -> dict[str, Any]:
+    def ask(shared: str | None, ours: str, mine: str, size: int, task: str | None) -> dict[str, Any]:
         import contextlib
         import hashlib
         import importlib.metadata
@@ -184,19 +213,29 @@ def asked() -> Callable[..., dict[str, Any]]:
                 said["gpus"].append(f"{name} {total:.0f} GiB")
         except Exception:  # no driver, no package: each version of it raises its own
             pass
-        if ours is not None and mine is not None:
-            said["read"], said["folder_error"] = None, ""
+        if shared is not None:
+            said["read"], said["shared_error"] = None, ""
             began = time.monotonic()
             try:
-                with open(ours, "rb") as source:
-                    content = source.read()
-                said["read"] = hashlib.sha256(content).hexdigest()
-                with open(mine, "wb") as target:
-                    target.write(content)
-                    os.fsync(target.fileno())
-                said["folder_mb_per_s"] = 2 * size / 1e6 / max(time.monotonic() - began, 1e-6)
+                if "://" in shared:
+                    from trainable.objects import Objects
+
+                    objects = Objects(shared, wait_s=0.0)
+                    content = objects.read(ours)
+                    said["read"] = hashlib.sha256(content).hexdigest()
+                    objects.write(mine, content)
+                else:
+                    with open(os.path.join(shared, ours), "rb") as source:
+                        content = source.read()
+                    said["read"] = hashlib.sha256(content).hexdigest()
+                    with open(os.path.join(shared, mine), "wb") as target:
+                        target.write(content)
+                        os.fsync(target.fileno())
+                said["shared_mb_per_s"] = 2 * size / 1e6 / max(time.monotonic() - began, 1e-6)
             except OSError as error:
-                said["folder_error"] = f"{error.strerror}: {error.filename}"
+                said["shared_error"] = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            except ImportError as error:  # said besides: this node has no steadysweep, or another one
+                said["shared_error"] = str(error)
         if task is not None:
             location, _, _ = task.rpartition(":")
             if location.endswith(".py"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from sweeps.cli import Parser
 from sweeps.command import errors_in_words, leave
 from sweeps.record.home import checked_database
 from sweeps.record.store import checked_results, nearest_existing
+from sweeps.record.stored import checked_storage
 from sweeps.tracking.client import why_not_reachable
 from sweeps.tracking.tracker import resolve_uri
+from trainable.objects import checked_address
 
 MEGABYTES = 16  # written and read back between every node and here
 GIB = 2**30
@@ -39,6 +41,7 @@ def parser() -> Parser:
     add = flags.add_argument
     add("--address", metavar="HOST:PORT", help="a running Ray cluster (default: this machine alone)")
     add("--results", metavar="DIR", default="results", help="where sweeps are kept (default: results)")
+    add("--storage", metavar="URI", help="object store for what trials leave: s3://bucket/folder, gs://bucket/folder")
     add("--tracking-uri", metavar="URI", help="MLflow's store (default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)")
     add("--ledger", metavar="URL", help="PostgreSQL for the record of sweeps")
     add("--task", help="a task that every node shall find: package.module:Class or path/file.py:Class")
@@ -51,16 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with errors_in_words():
         asked = vars(parser().parse_args(arguments))
         results = checked_results(Path(asked["results"]))
+        storage = None if asked["storage"] is None else checked_address(asked["storage"])
         uri = resolve_uri(asked["tracking_uri"], Path.cwd())
         if asked["address"] is None:
             nodes: Sequence[Node] = [this_node()]
         else:
-            folder = nearest_existing(results)
-            nodes = ask_nodes(asked["address"], folder=folder, task=_absolute(asked["task"]), megabytes=MEGABYTES).nodes
+            shared = storage or str(nearest_existing(results))
+            nodes = ask_nodes(asked["address"], shared=shared, task=_absolute(asked["task"]), megabytes=MEGABYTES).nodes
     found = [*problems(nodes, our_versions()), *(words for node in nodes for words in doubts(node))]
     services = {"MLflow": (uri, why_not_reachable(uri))}
+    if storage is not None:
+        services["storage"] = (storage, _wrong(checked_storage, storage))
     if asked["ledger"] is not None:
-        services["ledger"] = (asked["ledger"], _database(asked["ledger"]))
+        services["ledger"] = (asked["ledger"], _wrong(checked_database, asked["ledger"]))
     found += [f"{name}: {wrong}" for name, (_, wrong) in services.items() if wrong]
     if asked["json"]:
         said = {name: {"where": where, "problem": wrong} for name, (where, wrong) in services.items()}
@@ -117,9 +123,9 @@ def _absolute(task: str | None) -> str | None:
     return f"{Path(location).resolve()}{colon}{name}" if location.endswith(".py") else task
 
 
-def _database(address: str) -> str:
+def _wrong(check: Callable[[str], str], address: str) -> str:
     try:
-        checked_database(address)
+        check(address)
     except ValueError as error:
         return str(error)
     return ""
@@ -138,7 +144,7 @@ def _print(nodes: Sequence[Node], services: dict[str, tuple[str, str]], found: S
         "disk GiB",
         "files",
         "clock s",
-        "results MB/s",
+        "shared MB/s",
     ):
         table.add_column(name, justify="left" if name in ("node", "host", "GPUs") else "right")
     for name in our_versions():
@@ -166,7 +172,7 @@ def _cells(node: Node) -> list[str]:
         f"{node.free_disk / GIB:.0f}",
         str(node.open_files),
         f"{node.clock_s:+.2f} within {node.clock_within_s:.2f}" if node.clock_within_s else "",
-        "" if node.folder_mb_per_s is None else f"{node.folder_mb_per_s:.0f}",
+        "" if node.shared_mb_per_s is None else f"{node.shared_mb_per_s:.0f}",
         *(str(node.versions.get(name)) for name in our_versions()),
     ]
 

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 from cluster.capacity import Capacity, num_cpus, of_nodes
 from cluster.fit import our_versions, problems
@@ -22,10 +21,11 @@ OBJECT_STORE_BYTES = 256 * 2**20  # trials exchange reports of a few KB; data tr
 
 
 @contextlib.contextmanager
-def connected(address: str | None, *, folder: Path | None = None, task: str | None = None) -> Iterator[Capacity]:
+def connected(address: str | None, *, shared: str | None = None, task: str | None = None) -> Iterator[Capacity]:
     """Ray, started here (address None) or joined, for as long as the context lasts.
 
-    folder: one that all nodes must share; task: one that all must be able to load. Raises ValueError, in words, when
+    shared: a folder, or the address of an object store, that all nodes must share; task: one that all must be able to
+    load. Raises ValueError, in words, when
     nothing answers at the address, or what does cannot be worked with.
     """
     # Set before Ray is imported: it reads some of these once. No usage reports leave the machine.
@@ -51,7 +51,7 @@ def connected(address: str | None, *, folder: Path | None = None, task: str | No
             unmarked()
             _end_at_once()
         else:
-            found = ask_nodes(address, folder=folder, task=task)
+            found = ask_nodes(address, shared=shared, task=task)
             wrong = problems(found.nodes, our_versions())
             if wrong:
                 raise ValueError(f"--address {address}: {'; '.join(wrong)}")

@@ -48,14 +48,23 @@ def problems(nodes: Sequence[Node], ours: dict[str, str | None]) -> list[str]:
                 f"{where} cannot load the task: {node.task}; put it where every node finds it under the same name (a "
                 f"shared folder, an installed package), or {SHIP}"
             )
-        for folder, wrong in (*node.sees.items(), *node.writes.items()):
+        for shared, wrong in (*node.sees.items(), *node.writes.items()):
             if wrong:
-                found.append(
-                    f"{where} does not share the results folder {folder}: {wrong}; use --results with a folder that "
-                    "all nodes see under the same path"
-                )
+                found.append(f"{where} {_not_shared(shared, wrong)}")
                 break
     return found
+
+
+def _not_shared(shared: str, wrong: str) -> str:
+    if "://" in shared:
+        return (
+            f"cannot use the object store {shared}: {wrong}; give every node the keys that this machine has, in the "
+            "environment that Ray is started in, or a role"
+        )
+    return (
+        f"does not share the results folder {shared}: {wrong}; use --results with a folder that all nodes see under "
+        "the same path, or --storage with an object store"
+    )
 
 
 def _differs(name: str, there: str, here: str | None) -> bool:

@@ -35,7 +35,8 @@ TOKEN = (
 class Node:
     """One node's answer. Sizes in bytes, clock_s: how far its clock is ahead, give or take clock_within_s.
 
-    problem: why it did not answer; then the rest is unknown. sees, writes: folder -> "" or what is wrong.
+    problem: why it did not answer; then the rest is unknown. sees, writes: folder, or address of a store -> "" or
+    what is wrong.
     task: "" where the task that was asked about can be imported, else why not.
     """
 
@@ -55,7 +56,7 @@ class Node:
     clock_within_s: float = 0.0
     sees: dict[str, str] = field(default_factory=dict)
     writes: dict[str, str] = field(default_factory=dict)
-    folder_mb_per_s: float | None = None
+    shared_mb_per_s: float | None = None
     task: str = ""
 
 
@@ -67,14 +68,14 @@ class Cluster:
     token: bool
 
 
-def ask_nodes(address: str, *, folder: Path | None = None, task: str | None = None, megabytes: int = 0) -> Cluster:
+def ask_nodes(address: str, *, shared: str | None = None, task: str | None = None, megabytes: int = 0) -> Cluster:
     """Every living node's answer.
 
-    folder: it is tried whether a file written here is read there, and the reverse, with so many megabytes.
+    shared: a folder, or the address of an object store: it is tried whether what is written here is read there, and the
+    reverse, with so many megabytes.
     task: whether it is there to be loaded. Raises ValueError, in words, where the cluster cannot be joined.
     """
-    question = {"address": address, "task": task, "answer_s": ANSWER_S, "megabytes": megabytes}
-    question["folder"] = None if folder is None else str(folder)
+    question = {"address": address, "shared": shared, "task": task, "answer_s": ANSWER_S, "megabytes": megabytes}
     said = ""
     _check_answers(address)
     # Ray's mode must be that of the cluster; where the user has set it, it stays as it is.

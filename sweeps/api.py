@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     allow_drift: bool
     retries: int
     retry_failed: bool
+    storage: str
     ledger: str
     tracking_uri: str
     trials_at_once: int

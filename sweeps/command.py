@@ -24,6 +24,7 @@ from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.record.home import checked_database
 from sweeps.record.store import Folder, checked_name, checked_results
+from sweeps.record.stored import checked_storage
 from sweeps.reporting.commands import dashboard_command, mlflow_command
 from sweeps.running.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
 from sweeps.running.conduct import Outcome, conduct
@@ -75,6 +76,7 @@ def add_shared_flags(flags: Parser, question: str, budgets: Sequence[str]) -> No
     add("--allow-drift", action="store_const", const=True, help="resume though trials will differ; it is recorded")
     add("--retries", metavar="N", help="how often a trial whose own code raises is tried again (default: 1)")
     add("--retry-failed", action="store_const", const=True, help="with --resume: run failed trials again too")
+    add("--storage", metavar="URI", help="object store for what trials leave: s3://bucket/folder, gs://bucket/folder")
     add("--ledger", metavar="URL", help="PostgreSQL for the sweep's record (default: a file in its folder)")
     add("--tracking-uri", metavar="URI", help="MLflow's store (default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)")
     add("--config", metavar="FILE.yaml", help="flags from a file; those on the command line win")
@@ -134,6 +136,7 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
     drift: list[str] = []
     attributes: Notes = {}
     database: str | None = None
+    storage: str | None = None
     retries = _retries(asked)
     if asked.get("retry_failed") and "resume" not in asked:
         raise ValueError("--retry-failed is about a sweep that has run: use it with --resume NAME")
@@ -152,10 +155,12 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
             )
         uri = resolve_uri(asked.get("tracking_uri"), launch_folder)
         database = checked_database(asked["ledger"]) if "ledger" in asked else None
+        storage = checked_storage(asked["storage"], folder.name) if "storage" in asked else None
         budget = budget_of(asked)
         sweep, noted, attributes = question.new(folder.name, asked, wish, console)
     check_budget(budget, sweep, _gpus(budget, sweep, wish, asked))
-    where = f"  ledger {database}" if database else ""
+    where = f"  storage {storage}" if storage else ""
+    where += f"  ledger {database}" if database else ""
     console.print(f"sweep {sweep.name}  results {folder.path}{where}  tracking {uri}", highlight=False, soft_wrap=True)
     judge, grow = question.judge(sweep, noted)
     try:
@@ -166,6 +171,7 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
             wish=wish,
             address=asked.get("address"),
             database=database,
+            storage=storage,
             judge=judge,
             grow=grow,
             noted={**attributes, question.name: {**noted, "budget": budget.to_dict()}},

@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,22 @@ import torch
 
 from trainable.crashpoint import crash_point
 from trainable.files import BESIDE, sync_folder, write_synced
+from trainable.manifest import FORMAT, MANIFEST, STATE, CheckpointError, Unfinished, delete, read_manifest
 from trainable.plain import plain
 
-FORMAT = 1
-STATE = "state.pt"
-MANIFEST = "manifest.json"
-
-
-class CheckpointError(Exception):
-    """A checkpoint that cannot be used: what is wrong with which file."""
-
-
-class Unfinished(CheckpointError):
-    """A folder whose manifest was never put in place: its writer was killed. It never was a checkpoint."""
+__all__ = [
+    "MANIFEST",
+    "STATE",
+    "CheckpointError",
+    "Unfinished",
+    "delete",
+    "newest_valid",
+    "read",
+    "read_manifest",
+    "read_newest",
+    "verify",
+    "write",
+]
 
 
 def write(
@@ -77,25 +80,6 @@ def write(
     crash_point("checkpoint-after-manifest", manifest_file)
     sync_folder(folder)
     sync_folder(folder.parent)
-    return manifest
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself; its state is not looked at. Raises CheckpointError, Unfinished."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        manifest_format, _ = int(manifest["format"]), int(manifest["step"])
-        files = {str(name): (str(entry["sha256"]), int(entry["size"])) for name, entry in manifest["files"].items()}
-    except FileNotFoundError:
-        raise Unfinished(f"{path} is missing: the checkpoint was never finished") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    if manifest_format > FORMAT:
-        raise CheckpointError(f"{path} has format {manifest_format}; this version reads up to {FORMAT}")
-    if set(files) != {STATE}:
-        raise CheckpointError(f"{path} lists {sorted(files)}; expected {STATE}")
-    assert isinstance(manifest, dict)
     return manifest
 
 
@@ -148,15 +132,11 @@ def newest_valid(folders: Iterable[Path]) -> Path | None:
     return None if found is None else found[0]
 
 
-def read_newest(folders: Iterable[Path]) -> tuple[Path, dict[str, Any]] | None:
+def read_newest(
+    folders: Iterable[Path], read: Callable[[Path], dict[str, Any]] = read
+) -> tuple[Path, dict[str, Any]] | None:
     """The newest undamaged checkpoint and its state, in one pass over its file; otherwise as `newest_valid`."""
     return _first_good(folders, read)
-
-
-def delete(folder: Path) -> None:
-    """Remove a checkpoint, its manifest first, so that a crash in between leaves no half one behind."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _first_good(folders: Iterable[Path], look: Any) -> tuple[Path, Any] | None:

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -36,7 +35,7 @@ class NoFollowers:
 
         self.group: Workers = Alone()
 
-    def begin(self, config: dict[str, Any], checkpoint: Path | None) -> None:
+    def begin(self, config: dict[str, Any], checkpoint: str | None) -> None:
         pass
 
     def advancing(self) -> AbstractContextManager[object]:
@@ -76,10 +75,10 @@ class Followers:
             self.group: Workers = join(meet, 0, size)
         _all(joined)
 
-    def begin(self, config: dict[str, Any], checkpoint: Path | None) -> None:
-        """Have all of them stand where the first worker stands. checkpoint: the one that it goes on from."""
-        where = None if checkpoint is None else str(checkpoint)
-        _all([actor.begin.remote(config, where) for actor in self._actors])
+    def begin(self, config: dict[str, Any], checkpoint: str | None) -> None:
+        """Have all of them stand where the first worker stands. checkpoint: the name of the one that it goes on
+        from."""
+        _all([actor.begin.remote(config, checkpoint) for actor in self._actors])
 
     @contextlib.contextmanager
     def advancing(self) -> Iterator[None]:
@@ -112,6 +111,7 @@ class Follower:
     def __init__(self) -> None:
         self._run: Any = None
         self._output: Any = None
+        self._kept: Any = None
         self._group: Workers | None = None
         self._rank = 0
 
@@ -121,23 +121,23 @@ class Follower:
         self._rank = rank
         self._group = join(meet, rank, size)
 
-    def begin(self, config: dict[str, Any], folder: str | None) -> None:
-        from trainable import checkpoint, loop, memory
+    def begin(self, config: dict[str, Any], checkpoint: str | None) -> None:
+        from trainable import loop, memory
         from trainable.config import TrainConfig
         from trainable.data import splits_once
+        from trainable.kept import kept_of
         from trainable.output import Output
         from trainable.task import load_task
 
         self.end()
-        self._output = Output(
-            Path(config["log"]), f"worker {self._rank} on {os.uname().nodename}, process {os.getpid()}"
-        )
+        self._kept = kept_of(config, self._rank)
+        self._output = Output(self._kept.log, f"worker {self._rank} on {os.uname().nodename}, process {os.getpid()}")
         memory.cap(config["gpu_share"])
         train = TrainConfig.from_dict(config["train"])
         task = load_task(config["task"], config["task_settings"])
         self._run = loop.start(task, train, splits_once(task, train.data_seed), group=self._group)
-        if folder is not None:
-            self._run.load(checkpoint.read(Path(folder)))
+        if checkpoint is not None:
+            self._run.load(self._kept.read(checkpoint))
 
     def advance(self) -> None:
         from trainable import loop
@@ -154,6 +154,7 @@ class Follower:
         if self._run is not None:
             self._run.close()
             self._output.close()
+            self._kept.close()
             self._run = None
 
 

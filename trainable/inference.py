@@ -6,7 +6,7 @@ Knows no sweeps, and nothing of how a run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from trainable.state import load_strictly
 from trainable.task import Task
 
 
-def load_model(task: Task, folders: Iterable[Path], which: str = "best") -> nn.Module:
+def load_model(
+    task: Task, folders: Iterable[Path], which: str = "best", with_state: Callable[[Path], Path] = lambda folder: folder
+) -> nn.Module:
     """The model of `task` with the weights of its best-scored checkpoint (`which="best"`) or its newest ("last"), on
-    the CPU and in eval(). A damaged checkpoint is passed over for the next in order.
+    the CPU and in eval(). A damaged checkpoint is passed over for the next in order. with_state: what brings a folder's
+    state, where only its manifest is here.
 
     Draws nothing from the caller's generators. Raises ValueError where there is no good checkpoint.
     """
@@ -29,7 +32,7 @@ def load_model(task: Task, folders: Iterable[Path], which: str = "best") -> nn.M
     problems = []
     for folder in in_order(folders, which):
         try:
-            saved = checkpoint.read(folder)
+            saved = checkpoint.read(with_state(folder))
         except checkpoint.CheckpointError as error:
             problems.append(str(error))
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -145,12 +145,26 @@ class Saver:
         return self.root / (f"{name}.{free}" if free else name)
 
 
-def thin_out(folders: list[Path], num_newest: int, verified: set[Path]) -> None:
+def thin_out(
+    folders: list[Path],
+    num_newest: int,
+    verified: set[Path],
+    *,
+    is_good: Callable[[Path], bool] | None = None,
+    delete: Callable[[Path], None] = checkpoint.delete,
+) -> None:
     """Delete what is neither among the `num_newest` newest good checkpoints nor the best good one.
 
     Nothing goes before so many newer ones were read back and found undamaged; `verified` remembers which
-    were, so that each is read for that once in the life of a process.
+    were, so that each is read for that once in the life of a process. is_good: what is done instead of reading back.
     """
+    looks = is_good or _is_undamaged
+
+    def good(folder: Path) -> bool:
+        if folder not in verified and looks(folder):
+            verified.add(folder)
+        return folder in verified
+
     manifests = {}
     for folder in folders:
         try:
@@ -160,25 +174,23 @@ def thin_out(folders: list[Path], num_newest: int, verified: set[Path]) -> None:
     if len(manifests) < num_newest:
         return
     by_age = sorted(manifests, key=lambda folder: _age(folder, manifests[folder]), reverse=True)
-    kept = list(itertools.islice((folder for folder in by_age if _is_good(folder, verified)), num_newest))
+    kept = list(itertools.islice((folder for folder in by_age if good(folder)), num_newest))
     if len(kept) < num_newest:
         return
     scored = [folder for folder, manifest in manifests.items() if manifest.get("score") is not None]
     by_score = sorted(scored, key=lambda folder: (manifests[folder]["score"], _age(folder, manifests[folder])))
-    kept += itertools.islice((folder for folder in by_score if _is_good(folder, verified)), 1)
+    kept += itertools.islice((folder for folder in by_score if good(folder)), 1)
     for folder in folders:
         if folder not in kept:
-            checkpoint.delete(folder)
+            delete(folder)
             verified.discard(folder)
 
 
-def _is_good(folder: Path, verified: set[Path]) -> bool:
-    if folder not in verified:
-        try:
-            checkpoint.verify(folder)
-        except checkpoint.CheckpointError:
-            return False
-        verified.add(folder)
+def _is_undamaged(folder: Path) -> bool:
+    try:
+        checkpoint.verify(folder)
+    except checkpoint.CheckpointError:
+        return False
     return True
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
 import json
 import os
 import time
@@ -21,41 +20,35 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
-from trainable.files import write_text
 from trainable.followers import Followers, NoFollowers
+from trainable.marks import marks_at
 from trainable.output import Output
 from trainable.task import load_task
 from trainable.watchdog import FLOOR_S, Watchdog
 
 if TYPE_CHECKING:
+    from trainable.kept import Kept
     from trainable.loop import Training
     from trainable.system import System
     from trainable.task import Task
-
-STOP_EVERY_S = 0.2  # between two looks for the stop file
 
 
 class NodeLeaves(RuntimeError):
     """No trial begins where the node has been given notice; another node takes it."""
 
 
-def leave_file(stop_file: str, node_id: str) -> str:
-    """Its existence asks the trials on this node (Ray's id) to save at the current step, and to go on elsewhere."""
-    return f"{stop_file}.{node_id}"
-
-
 class Trial(tune.Trainable):  # type: ignore[misc]
     """A training run that Tune can stop, save, load and give another configuration.
 
-    config: `number` (the trial's), `attempt` (which of it), `log` (the file to which goes what it prints), `task` and
-    `task_settings` (see `load_task`), `train` (a TrainConfig as a dict), `stacks` (the file where an attempt that
-    hangs writes them down), `checkpoints` (a glob pattern of this trial's checkpoint folders: the newest good one is
-    gone on from), `splits_file` (written once: which samples are for what), `stop_file` (its existence asks the trial
-    to stop at the current step), `gpu_share` (the part of a GPU that it may fill: 1 for one or more, 0: it sees none),
-    `workers` (how many train it together) and `resources` (of each, in Ray's names), `max_seconds` (of training, over
-    all attempts, after which it stops for good; None: no limit), `ranked_by` (what decides which checkpoint is the
-    best, see `saving.score_of`), `checks` (None, or a file, a TrainConfig as a dict and names of metrics: see
-    `trainable.checks.before`).
+    config: `number` (the trial's), `attempt` (which of it), `folder` (the sweep's: a path that all nodes see, or the
+    address of an object store) and names in it: `log` (what it prints), `stacks` (where an attempt that hangs writes
+    them down), `attempts` (the folders of its attempts so far: the newest good checkpoint in them is gone on from),
+    `splits_file` (written once: which samples are for what); `marks` (where to look whether to stop, see marks.py),
+    `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as a dict), `gpu_share` (the part of a GPU that
+    it may fill: 1 for one or more, 0: it sees none), `workers` (how many train it together) and `resources` (of each,
+    in Ray's names), `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit),
+    `ranked_by` (what decides which checkpoint is the best, see `saving.score_of`), `checks` (None, or a file, a
+    TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
     """
 
     _others: NoFollowers | Followers | None = None
@@ -65,13 +58,14 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         from trainable import checkpoint, loop, memory
         from trainable.data import splits_once
+        from trainable.kept import kept_of
         from trainable.system import System
 
         self._number: int = config["number"]
         self._system: System | None = None
-        self._output = Output(Path(config["log"]), _heading(config["attempt"]))
-        self._stop_file = config["stop_file"]
-        self._leave_file = leave_file(self._stop_file, _node_id())
+        self._kept: Kept = kept_of(config)
+        self._output = Output(self._kept.log, _heading(config["attempt"]))
+        self._marks, self._node_id = marks_at(config["marks"]), _node_id()
         self._max_seconds: float | None = config["max_seconds"]
         self._step_began, self._out_of_time = 0.0, False
         self._asked_at = 0.0
@@ -79,12 +73,12 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._score: float | None = None  # of the state as it is now: less is better
         self._ranked_by: tuple[str, str] | None = config["ranked_by"]
         train = TrainConfig.from_dict(config["train"])
-        self._watchdog = Watchdog(Path(config["stacks"]), train.stall_s)
+        self._watchdog = Watchdog(self._kept.stacks, train.stall_s, self._kept.send_stacks)
         memory.cap(config["gpu_share"])
         task = load_task(config["task"], config["task_settings"])
         if config["checks"] is not None:
             with self._watchdog.watching(at_least_s=FLOOR_S):
-                _ask_before(task, config["workers"], **config["checks"])
+                _ask_before(task, config["workers"], self._kept, **config["checks"])
         if self._others is None:
             workers = config["workers"]
             self._others = (
@@ -93,11 +87,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._run: Training = loop.start(task, train, splits_once(task, train.data_seed), group=self._others.group)
         self._system = System(self._run.numerics.device)
         self._run.notes["host"] = os.uname().nodename
-        self._run.notes["data"] = _recorded(task, train.data_seed, config["splits_file"])
-        self._checkpoints = config["checkpoints"]
-        self._verified: set[Path] = set()
+        self._run.notes["data"] = _recorded(task, train.data_seed, self._kept, config["splits_file"])
         try:
-            found = checkpoint.read_newest(self._folders())
+            found = self._kept.read_newest()
         except checkpoint.CheckpointError as error:
             # Nothing good is left, so beginning again is all there is; the same seed gives the same trial.
             self._run.notes["restarted"] = str(error)
@@ -108,7 +100,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         crash_point("trial-start")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        if os.path.exists(self._leave_file):
+        if self._marks.is_leaving(self._node_id):
             raise NodeLeaves("this node has been given notice; the trial begins on another")
         self._let_go()
         self.setup(new_config)
@@ -117,8 +109,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def step(self) -> dict[str, Any]:
         from trainable import loop, saving
 
-        # Tune has put the last checkpoint in place by now.
-        saving.thin_out(self._folders(), saving.NUM_NEWEST, self._verified)
+        self._kept.thin_out()  # Tune has put the last checkpoint in place by now
         finished = self._run.state.progress.finished
         assert self._watchdog is not None
         assert self._system is not None
@@ -142,6 +133,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             SHOULD_CHECKPOINT: not finished and report.diverged is None,
         }
 
+    def save(self, checkpoint_dir: str | None = None) -> Any:
+        return self._kept.saved(lambda: super(Trial, self).save(checkpoint_dir))
+
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         from trainable import checkpoint
 
@@ -159,21 +153,18 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
         self._run.load(checkpoint.read(Path(checkpoint_dir)))
 
-    def _folders(self) -> list[Path]:
-        return [Path(path) for path in sorted(glob.glob(self._checkpoints))]
-
     def _should_stop(self) -> bool:
         """Asked before every step, so the file is looked for only now and then."""
         now = time.monotonic()
         assert self._watchdog is not None
         self._watchdog.moved(self._run.state.progress.step, now)
-        if now - self._asked_at < STOP_EVERY_S:
+        if now - self._asked_at < self._marks.every_s:
             return False
         self._asked_at = now
         self._output.check()
         if self._max_seconds is not None:
             self._out_of_time = self._run.state.progress.seconds + now - self._step_began >= self._max_seconds
-        return self._out_of_time or os.path.exists(self._stop_file) or os.path.exists(self._leave_file)
+        return self._out_of_time or self._marks.is_stopping() or self._marks.is_leaving(self._node_id)
 
     def cleanup(self) -> None:
         self._let_go()
@@ -190,6 +181,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             self._system.close()
         self._run.close()
         self._output.close()
+        self._kept.close()
 
 
 def _node_id() -> str:
@@ -203,7 +195,7 @@ def _heading(attempt: int) -> str:
     return f"attempt {attempt} on {os.uname().nodename}, process {os.getpid()}, {began}"
 
 
-def _ask_before(task: Task, workers: int, file: str, train: dict[str, Any], metrics: list[str]) -> None:
+def _ask_before(task: Task, workers: int, kept: Kept, file: str, train: dict[str, Any], metrics: list[str]) -> None:
     """Ask what a sweep asks before its first trial, and write the answers down. Raises Refused."""
     from trainable.checks.before import Refused, ask_before
     from trainable.data import splits_once
@@ -215,17 +207,23 @@ def _ask_before(task: Task, workers: int, file: str, train: dict[str, Any], metr
         check_for_workers(task.model(), workers)
     except ValueError as error:
         raise Refused(str(error)) from error
-    write_text(Path(file), json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+    kept.write(file, json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
 
 
-@functools.lru_cache(maxsize=1)
-def _recorded(task: Task, seed: int, splits_file: str) -> str:
+def _recorded(task: Task, seed: int, kept: Kept, splits_file: str) -> str:
     """The fingerprint of the data; which samples are for what is written down by the first trial of a sweep."""
     from trainable.data import splits_once
 
-    splits = splits_once(task, seed)
-    fingerprint = splits.fingerprint()
-    if not os.path.exists(splits_file):
-        parts = {name: [int(index) for index in found] for name, found in splits.indices.items()}
-        write_text(Path(splits_file), json.dumps({"seed": seed, "fingerprint": fingerprint, **parts}))
+    fingerprint = _fingerprint(task, seed)
+    if not kept.has(splits_file):
+        indices = splits_once(task, seed).indices
+        parts = {name: [int(index) for index in found] for name, found in indices.items()}
+        kept.write(splits_file, json.dumps({"seed": seed, "fingerprint": fingerprint, **parts}))
     return fingerprint
+
+
+@functools.lru_cache(maxsize=1)
+def _fingerprint(task: Task, seed: int) -> str:
+    from trainable.data import splits_once
+
+    return splits_once(task, seed).fingerprint()

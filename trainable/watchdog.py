@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -26,12 +26,13 @@ class Watchdog:
     """Ends this process, by SIGKILL, when nothing has moved for too long inside `watching`.
 
     stacks: the file that then says why and where; it begins with `no progress for`.
-    stall_s: the limit in seconds; None: from the pace.
+    stall_s: the limit in seconds; None: from the pace. at_the_end: called when all is written down.
     """
 
-    def __init__(self, stacks: Path, stall_s: float | None) -> None:
+    def __init__(self, stacks: Path, stall_s: float | None, at_the_end: Callable[[], None] = lambda: None) -> None:
         self._stacks = stacks
         self._stall_s = stall_s
+        self._at_the_end = at_the_end
         self._slowest: float | None = None  # seconds; None until a first stretch is through
         self._longest = 0.0
         self._at_least_s = 0.0
@@ -109,4 +110,5 @@ class Watchdog:
             child.kill()  # it would never notice that nobody waits for it any more
         file.flush()
         os.fsync(file.fileno())
+        self._at_the_end()
         os.kill(os.getpid(), signal.SIGKILL)  # no clean-up: it would wait for what hangs

@@ -6,7 +6,6 @@ asked for.
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sweeps.answers.seeds import Configuration, without_seed
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
+from sweeps.record.stored import stored_of
 from sweeps.record.trial import TrialRecord
 from trainable.task import load_task
 
@@ -90,7 +90,8 @@ class SweepResult:
         finally:
             ledger.close()
         try:
-            return load_model(task, map(Path, glob.glob(folder.checkpoints(trial))), which)
+            stored = stored_of(folder)
+            return load_model(task, stored.checkpoints(found), which, stored.with_state)
         except ValueError as error:
             raise ValueError(f"trial {trial} of {self.name}: {error}") from error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from typing import Any
 class History:
     """`<folder>/<number>.jsonl`: one line a report. A torn last line (a crash) counts as never written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, also: Callable[[int, dict[str, Any]], None] | None = None) -> None:
+        """also: who else keeps each report, before it counts."""
         self._folder = folder
+        self._also = also
 
     def path(self, number: int) -> Path:
         return self._folder / f"{number:05d}.jsonl"
@@ -32,6 +34,8 @@ class History:
             file.write(json.dumps(record).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+        if self._also is not None:
+            self._also(number, record)
 
     def reports(self, number: int) -> list[dict[str, Any]]:
         """The reports of a trial in order, each once: a report that was made again is the same report."""

@@ -5,7 +5,6 @@ Knows nothing of what the files say.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 import filelock
 
 POINTER = "ledger.json"  # says where the ledger is that is not in the folder
+STORAGE = "storage.json"  # says in which object store is what trials leave, if it is not in the folder
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -44,6 +44,19 @@ class Folder:
     @property
     def pointer(self) -> Path:
         return self.path / POINTER
+
+    @property
+    def storage(self) -> str | None:
+        """The address of the sweep's folder in an object store; None: all of it is here."""
+        path = self.path / STORAGE
+        try:
+            return str(json.loads(path.read_text(encoding="utf-8"))["storage"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} does not say where the sweep's files are ({type(error).__name__}: {error})"
+            ) from error
 
     @property
     def history(self) -> Path:
@@ -79,22 +92,27 @@ class Folder:
         """Whether anything is here. What a driver leaves that was killed before it had a ledger does not count:
         there is nothing in it to go on with."""
         unborn = {"lock", "owner.json", "ledger.db.part", "ledger.db.part-journal", f"{POINTER}.part"}
+        unborn |= {STORAGE, f"{STORAGE}.part"}
         if not self.path.is_dir():
             return self.path.exists()
         present = {path.name for path in self.path.iterdir()}
         return "lock" not in present or not present <= unborn
 
     def log(self, number: int) -> Path:
-        """What the process of a trial printed while it trained it, in all attempts."""
+        """What the processes of a trial printed while they trained it, in all attempts."""
         return self.path / "logs" / f"{number:05d}.txt"
 
     def stacks(self, number: int, attempt: int) -> Path:
         """What every thread of an attempt did when it was ended for making no progress."""
         return self.trials / attempt_folder(number, attempt) / "stacks.txt"
 
-    def checkpoints(self, number: int) -> str:
-        """The checkpoint folders of a trial, of all its attempts, as a glob pattern."""
-        return f"{glob.escape(str(self.trials))}/{number:05d}-attempt-*/checkpoint_*"
+    def name_of(self, path: Path) -> str:
+        """What a file is called in the folder, wherever that is."""
+        return path.relative_to(self.path).as_posix()
+
+    def attempts(self, number: int, count: int) -> list[str]:
+        """The names of the folders of a trial's first `count` attempts, which have its checkpoints."""
+        return [f"{self.trials.name}/{attempt_folder(number, attempt)}" for attempt in range(1, count + 1)]
 
     @contextmanager
     def owned(self) -> Iterator[None]:

@@ -5,7 +5,6 @@ Reads and writes nothing else, and never the test samples.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from sweeps.record.drift import data_key, differences, identity
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
+from sweeps.record.stored import stored_of
 from sweeps.record.trial import TERMINAL, TrialRecord
 from sweeps.running.account import ENDED_BY
 from sweeps.running.failures import storage_problem
@@ -183,13 +183,14 @@ def best_weights(folder: Folder, candidate: Candidate) -> Weights:
 
     number = candidate.record.number
     remedy = "--retrain trains this configuration anew; --trial N takes another trial"
-    folders = in_order([Path(path) for path in sorted(glob.glob(folder.checkpoints(number)))], "best")
+    stored = stored_of(folder)
+    folders = in_order(stored.checkpoints(candidate.record), "best")
     if not folders:
         raise ValueError(f"trial {number} of {folder.name} has no checkpoint left in {folder.trials}; {remedy}")
     best = folders[0]
     _check_is_best(folder, candidate, best, remedy)
     try:
-        saved, manifest = checkpoint.read(best), checkpoint.read_manifest(best)
+        saved, manifest = checkpoint.read(stored.with_state(best)), checkpoint.read_manifest(best)
     except checkpoint.CheckpointError as error:
         raise ValueError(f"the best checkpoint of trial {number} cannot be used: {error}; {remedy}") from error
     source = {

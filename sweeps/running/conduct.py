@@ -6,6 +6,7 @@ The one place that holds all of them together; each does its own work. Knows no 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 import threading
@@ -27,6 +28,7 @@ from sweeps.record.drift import drift_tags, environment_tags
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, nearest_existing
+from sweeps.record.stored import ANSWER, Stored, stored_of
 from sweeps.reporting.facts import so_far
 from sweeps.reporting.make import Report, try_report
 from sweeps.reporting.page import library
@@ -84,6 +86,7 @@ def conduct(
     wish: Wish,
     address: str | None,
     database: str | None = None,
+    storage: str | None = None,
     judge: Judge,
     console: Console,
     began: float,
@@ -100,6 +103,7 @@ def conduct(
     grow: asked once all trials have ended, whether there shall be more; noted: for the ledger, beside the definition.
     budget: what may end the sweep before all trials are done. exits: signals end the process, as a command's do.
     database: the PostgreSQL address of a new sweep's ledger; None: a file in the folder.
+    storage: the address of a new sweep's own folder in an object store; None: what trials leave is in the folder.
     retries: how often a trial whose own code raises is tried again; retry_failed: also trials that failed before.
     Raises ValueError for what cannot be done, before anything is written; where only a trial's process could see
     it (Refused), what was written of a new sweep is taken away again.
@@ -116,7 +120,8 @@ def conduct(
         interruption = stack.enter_context(Interruption(lambda text: console.print(text, soft_wrap=True), exits=exits))
         # Ray prints what happens to its workers on stdout, which belongs to the answer.
         stack.enter_context(contextlib.redirect_stdout(shortened(sys.stderr)))
-        capacity = stack.enter_context(connected(address, folder=nearest_existing(folder.path), task=sweep.task))
+        shared = storage or folder.storage or str(nearest_existing(folder.path))
+        capacity = stack.enter_context(connected(address, shared=shared, task=sweep.task))
         interruption.claim()  # Ray has its own handler of SIGTERM
         phases.end("ray_start_s")
         placement = place(wish, capacity, sweep.num_planned, sweep.train)
@@ -124,20 +129,24 @@ def conduct(
             raise ValueError(refused)
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
-        ledger = open_ledger(folder, sweep, tracking_uri, drift, noted or {}, database)
+        ledger = open_ledger(folder, sweep, tracking_uri, drift, noted or {}, database, storage)
         stack.callback(ledger.close)
+        stored = stored_of(folder)
+        stored.bring(ledger.trials())
         if retry_failed:
             ledger.retry_failed()
         phases.end("ledger_s")
         account = Account(ledger, budget, began_s, placement.gpus_per_trial)
-        outcome = _run(folder, ledger, placement, judge, grow, console, phases, interruption, retries, account)
+        outcome = _run(folder, stored, ledger, placement, judge, grow, console, phases, interruption, retries, account)
     phases.end("ray_stop_s")
     write_text(folder.phases, json.dumps(phases.seconds, indent=1))
-    return outcome
+    unsent = stored.send_answer([folder.path / name for name in ANSWER])
+    return dataclasses.replace(outcome, remarks=[*outcome.remarks, unsent]) if unsent else outcome
 
 
 def _run(
     folder: Folder,
+    stored: Stored,
     ledger: Ledger,
     placement: Placement,
     judge: Judge,
@@ -150,7 +159,7 @@ def _run(
 ) -> Outcome:
     from sweeps.running.run import Watcher, run_trials  # here: it brings Ray Tune, which is imported meanwhile
 
-    history = History(folder.history)
+    history = History(folder.history, stored.add_report)
     tracker = start_tracker(ledger, folder)
     status, alike = "failed", None
 
@@ -200,6 +209,7 @@ def _run(
     except BaseException:
         answer()
         raise
+    stored.bring(())
     result, judgement, report, doubts = answer()
     remarks = [f"at most {placement.trials_at_once} trial(s) at once, {placement.reason}"]
     remarks += on_checks(folder)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sweeps.record.address import LedgerLost
+from trainable.objects import StoreLost, StoreRefuses
 
 Kind = Literal["infrastructure", "out of memory", "stalled", "exception", "refused", "moved"]
 # How often a trial may fail in each way, without anybody's leave, before it counts as failed.
@@ -29,7 +30,8 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 _STORAGE = re.compile(
-    r"Stale file handle|Input/output error|Transport endpoint is not connected|No space left on device"
+    r"Stale file handle|Input/output error|Transport endpoint is not connected|No space left on device|"
+    r"the object store \S+ did not answer"
 )
 _DATABASE = re.compile(r"database or disk is full|attempt to write a readonly database|disk I/O error")
 NO_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
@@ -71,7 +73,7 @@ def storage_problem(error: BaseException) -> str | None:
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in NO_STORAGE:
             return f"{os.strerror(seen.errno)}{f' ({seen.filename})' if seen.filename else ''}"
-        if isinstance(seen, LedgerLost):
+        if isinstance(seen, LedgerLost | StoreLost | StoreRefuses):
             return str(seen)
         # SQLite and Tune have words only.
         found = _STORAGE.search(str(seen)) or _DATABASE.search(str(seen))

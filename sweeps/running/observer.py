@@ -15,14 +15,14 @@ from ray.tune import Callback
 
 from cluster.drain import Notices
 from sweeps.record.ledger import Ledger
-from sweeps.record.store import Folder
+from sweeps.record.stored import Stored, text_of
 from sweeps.running.failures import Failure, classify, may_try_again
 from sweeps.running.keeper import RecordKeeper, StaysHere
 from sweeps.running.placement import Placement
 from sweeps.running.signals import Interruption
 from sweeps.running.waiting import Waiting
 from sweeps.running.work import Work
-from trainable.trial import leave_file
+from trainable.marks import Marks
 
 
 class Observer(StaysHere, Callback):  # type: ignore[misc]
@@ -30,7 +30,8 @@ class Observer(StaysHere, Callback):  # type: ignore[misc]
 
     def __init__(
         self,
-        folder: Folder,
+        stored: Stored,
+        marks: Marks,
         ledger: Ledger,
         work: Work,
         keeper: RecordKeeper,
@@ -39,7 +40,8 @@ class Observer(StaysHere, Callback):  # type: ignore[misc]
         tell: Callable[[int], None],
         placement: Placement,
     ) -> None:
-        self._folder = folder
+        self._stored = stored
+        self._marks = marks
         self._retries = retries
         self._ledger = ledger
         self._work = work
@@ -55,7 +57,7 @@ class Observer(StaysHere, Callback):  # type: ignore[misc]
         if words := self._waiting.look(trials):
             self._interruption.say(words)
         for node_id in self._notices.new():
-            Path(leave_file(str(self._folder.stop_file), node_id)).touch()
+            self._marks.leave(node_id)
             self._interruption.say("a node is to leave: its trials save at their current step and go on elsewhere")
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -75,9 +77,9 @@ class Observer(StaysHere, Callback):  # type: ignore[misc]
             self._tell(number)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        stacks = self._folder.stacks(trial.config["number"], trial.config["attempt"])
-        text = _text_of(Path(trial.error_file)) if trial.error_file else ""
-        self._fail(trial, classify(text or "no message", _text_of(stacks)))
+        stacks = self._stored.stacks(trial.config["number"], trial.config["attempt"])
+        text = text_of(Path(trial.error_file)) if trial.error_file else ""
+        self._fail(trial, classify(text or "no message", stacks))
 
     def _fail(self, trial: Any, failure: Failure) -> None:
         """Write the failure down first, and then see whether the trial is tried again."""
@@ -108,11 +110,3 @@ class Observer(StaysHere, Callback):  # type: ignore[misc]
         if alike is not None and self._interruption.stopping_since is None:
             self._interruption.say(f"the first trials all failed alike ({alike}): the others are not begun")
             self._interruption.stop_trials()
-
-
-def _text_of(path: Path) -> str:
-    """What is in a file, nothing if it is gone: the trial's process may take it away at this very moment."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -15,6 +15,7 @@ from sweeps.record.drift import identity
 from sweeps.record.home import remove
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
+from sweeps.record.stored import note_storage, stored_of
 from sweeps.running.failures import Refused
 from sweeps.sweep import Sweep
 from sweeps.tracking.moved import settle
@@ -28,6 +29,7 @@ def free_if_refused(folder: Folder) -> Iterator[None]:
         yield
     except Refused:
         if is_new:
+            stored_of(folder).remove()
             remove(folder.pointer)
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
@@ -40,13 +42,19 @@ def open_ledger(
     drift: Sequence[str],
     noted: Mapping[str, Any],
     database: str | None,
+    storage: str | None,
 ) -> Ledger:
-    """The ledger of a sweep that is run now. database: PostgreSQL's address, of a new one; None: in the folder."""
+    """The ledger of a sweep that is run now. database: PostgreSQL's address, of a new one; None: in the folder.
+    storage: the address of a new sweep's folder in an object store, or None."""
     noted = {**noted, "identity": identity(sweep)}
     if not folder.ledger.is_file():
         where = {"tracking_uri": tracking_uri, "folder": str(folder.path)}
         path = folder.ledger if database is None else folder.pointer
-        return Ledger.create(path, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted}, database)
+        if storage is not None:
+            note_storage(folder, storage)
+        ledger = Ledger.create(path, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted}, database)
+        stored_of(folder).begin()
+        return ledger
     ledger = Ledger(folder.ledger)
     ledger.note_drift(drift)
     for name, value in noted.items():

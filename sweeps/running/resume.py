@@ -15,7 +15,8 @@ from sweeps.cli import shared_settings
 from sweeps.record.drift import data_fingerprint, differences, identity
 from sweeps.record.home import move
 from sweeps.record.ledger import Ledger
-from sweeps.record.store import Folder, existing_sweep, sweeps_in
+from sweeps.record.store import Folder, checked_name, existing_sweep, sweeps_in
+from sweeps.record.stored import fetched
 from sweeps.running.account import ENDED_BY
 from sweeps.sweep import Sweep
 from sweeps.tracking.moved import present_store
@@ -50,11 +51,16 @@ def resumed(results: Path, asked: Mapping[str, Any], question: str, grown: Grown
     data or torch differ from what its trials were trained with, unless `--allow-drift` was given."""
     name = asked["resume"]
     if name:
-        folder = existing_sweep(results, name, "--resume")
+        if "storage" in asked:
+            folder = fetched(results, checked_name(name), asked["storage"], asked.get("ledger"), "--resume")
+        else:
+            folder = existing_sweep(results, name, "--resume")
         if "ledger" in asked:
             move(folder.ledger, asked["ledger"])
-    elif "ledger" in asked:
-        raise ValueError("--ledger with --resume says where the ledger of one sweep is now: name it, --resume NAME")
+    elif given := [flag for flag in ("ledger", "storage") if flag in asked]:
+        raise ValueError(
+            f"--{given[0]} with --resume says where that of one sweep is now: name the sweep, --resume NAME"
+        )
     else:
         left = {"running", "waiting", "failed"} if asked.get("retry_failed") else {"running", "waiting"}
         unfinished = [found for found in sweeps_in(results) if _has(found, left)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from ray.tune.search import Searcher
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, attempt_folder
+from sweeps.record.stored import stored_of
 from sweeps.record.trial import TrialRecord
 from sweeps.running.account import Account
 from sweeps.running.failures import Failure, Refused
@@ -35,6 +37,8 @@ from sweeps.running.scheduling import FreshFirst
 from sweeps.running.signals import Interruption
 from sweeps.running.work import Work
 from sweeps.searching.proposals import SpaceExhausted
+from trainable.marks import IN_RAY, marks_at
+from trainable.objects import Objects
 from trainable.trial import Trial
 
 
@@ -70,7 +74,9 @@ def run_trials(
     waiting = waiting or more()
     if not waiting or account.is_used_up(0):
         return None
-    interruption.trials_run(folder.stop_file)
+    where = str(folder.stop_file) if folder.storage is None else f"{IN_RAY}steadysweep/{uuid.uuid4().hex}"
+    marks = marks_at(where)
+    interruption.trials_run(marks)
 
     def tell(number: int) -> None:
         record = ledger.trial(number)
@@ -79,11 +85,13 @@ def run_trials(
 
     ended_well = sum(record.state in ("complete", "pruned", "diverged") for record in trials)
     work = Work(waiting, one_at_a_time=placement.first_alone, ended=[None] * ended_well)
+    objects = None if folder.storage is None else Objects(folder.storage)
     keeper = RecordKeeper(ledger, history, interruption, account, tell)
+    observer = Observer(stored_of(folder), marks, ledger, work, keeper, interruption, retries, tell, placement)
     tuner = tune.Tuner(
         tune.with_resources(Trial, tune.PlacementGroupFactory([placement.resources()] * placement.workers)),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, ledger, work, interruption, account, tell, more, placement),
+            search_alg=_Asker(folder, where, ledger, work, interruption, account, tell, more, placement),
             scheduler=FreshFirst(),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
@@ -92,17 +100,17 @@ def run_trials(
         ),
         run_config=tune.RunConfig(
             name=folder.trials.name,
-            storage_path=str(folder.path),
+            storage_path=objects.path if objects else str(folder.path),
+            storage_filesystem=objects.filesystem if objects else None,
             stop=keeper,
-            callbacks=[Observer(folder, ledger, work, keeper, interruption, retries, tell, placement)],
+            callbacks=[observer],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the trial asks for each itself
             verbose=0,
         ),
     )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
     tuner.fit()
-    for left in folder.path.glob(f"{folder.stop_file.name}.*"):  # the nodes' own: they are gone, or will be
-        left.unlink(missing_ok=True)
+    marks.clear()  # the nodes' own: they are gone, or will be
     if work.refused is not None:
         raise Refused(f"task {ledger.sweep.task!r} cannot be trained: {work.refused.reason}")
     return work.all_fail_alike()
@@ -118,6 +126,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
     def __init__(
         self,
         folder: Folder,
+        marks: str,
         ledger: Ledger,
         work: Work,
         interruption: Interruption,
@@ -130,6 +139,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
         self._more = more
         self._placement = placement
         self._folder = folder
+        self._marks = marks
         self._ledger = ledger
         self._work = work
         self._interruption = interruption
@@ -157,11 +167,12 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
             "task": self._ledger.sweep.task,
             "task_settings": settings,
             "train": config.to_dict(),
-            "checkpoints": self._folder.checkpoints(number),
-            "log": str(self._folder.log(number)),
-            "stacks": str(self._folder.stacks(number, record.attempts)),
-            "splits_file": str(self._folder.splits),
-            "stop_file": str(self._folder.stop_file),
+            "folder": self._folder.storage or str(self._folder.path),
+            "attempts": self._folder.attempts(number, record.attempts),
+            "log": self._folder.name_of(self._folder.log(number)),
+            "stacks": self._folder.name_of(self._folder.stacks(number, record.attempts)),
+            "splits_file": self._folder.name_of(self._folder.splits),
+            "marks": self._marks,
             "gpu_share": self._gpu_share(number),
             "workers": self._placement.workers,
             "resources": self._placement.resources(),
@@ -200,7 +211,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
         self._asked = True
         sweep, targets = self._ledger.sweep, self._account.budget.metrics
         return {
-            "file": str(self._folder.checks),
+            "file": self._folder.name_of(self._folder.checks),
             "train": sweep.train.to_dict(),
             "metrics": [*sweep.named_metrics, *targets],
         }

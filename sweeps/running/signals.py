@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
+
+from trainable.marks import Marks
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 LEAVE_S = 9.0  # after the first signal the driver is gone, whatever hangs
@@ -40,7 +41,7 @@ class Interruption:
         self.signal: int | None = None
         self.stopping_since: float | None = None
         self.say = say
-        self._stop_file: Path | None = None
+        self._marks: Marks | None = None
         self._at = 0.0
         self._before: dict[int, Any] = {}
         self._deadline: threading.Timer | None = None
@@ -63,8 +64,8 @@ class Interruption:
     def __exit__(self, *error: object) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._stop_file is not None:
-            self._stop_file.unlink(missing_ok=True)
+        if self._marks is not None:
+            self._marks.clear()
         if not self._before:
             return
         if self._exits:
@@ -82,16 +83,16 @@ class Interruption:
             for number in self._ours:
                 signal.signal(number, _told_elsewhere if self._exits else self._in_the_main_thread)
 
-    def trials_run(self, stop_file: Path) -> None:
-        """From now on the first signal creates `stop_file`, at which trials save and stop."""
-        stop_file.unlink(missing_ok=True)
-        self._stop_file = stop_file
+    def trials_run(self, marks: Marks) -> None:
+        """From now on the first signal asks trials, by these marks, to save and to stop."""
+        marks.clear()
+        self._marks = marks
 
     def stop_trials(self) -> None:
         """Have all trials save and stop, as a signal would."""
-        assert self._stop_file is not None
+        assert self._marks is not None
         self.stopping_since = time.monotonic()
-        self._stop_file.touch()
+        self._marks.stop()
 
     @property
     def exit_code(self) -> int | None:
@@ -108,7 +109,7 @@ class Interruption:
 
     def _in_the_main_thread(self, number: int, frame: FrameType | None) -> None:
         """Ctrl-C in a process that goes on: the first one, once trials run, has them save and stop."""
-        if self.signal is not None or self._stop_file is None:
+        if self.signal is not None or self._marks is None:
             raise KeyboardInterrupt
         self.signal = number
         self.stop_trials()
@@ -118,12 +119,12 @@ class Interruption:
         now = time.monotonic()
         if self.signal is None:
             self.signal, self._at = number, now
-            if self._stop_file is None:
+            if self._marks is None:
                 self._leave("interrupted before any trial ran")
-            self.stop_trials()
             self._deadline = threading.Timer(LEAVE_S, self._leave, ["interrupted; something did not stop in time"])
             self._deadline.daemon = True
             self._deadline.start()
+            self.stop_trials()
             self.say("interrupted: trials save at their current step and stop; once more to leave at once")
         elif now - self._at > SAME_S:
             self._leave("interrupted twice; trials go on from their last checkpoint")

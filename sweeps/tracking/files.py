@@ -5,15 +5,15 @@ Each is a text with a name; what was sent is known by its sha256. Knows no MLflo
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sweeps.record.store import Folder
+from sweeps.record.stored import stored_of
 from sweeps.record.trial import TERMINAL, TrialRecord
+from trainable.manifest import MANIFEST
 
 CONFIG, FAILURE, LOG, CHECKPOINTS = "config.json", "failure.txt", "log.txt", "checkpoints.json"
 
@@ -34,23 +34,24 @@ def files_of(folder: Folder, record: TrialRecord, *, at_rest: bool) -> dict[str,
     if record.state == "failed" and record.reason:
         found[FAILURE] = record.reason
     if at_rest or record.state in TERMINAL:
+        stored_of(folder).bring_log(record)
         log = folder.log(record.number)
         if log.is_file():
             found[LOG] = log.read_text(errors="replace")
-        if checkpoints := manifest_of(folder, record.number):
+        if checkpoints := manifest_of(folder, record):
             found[CHECKPOINTS] = json.dumps(checkpoints, indent=1)
     return found
 
 
-def manifest_of(folder: Folder, number: int) -> list[dict[str, Any]]:
+def manifest_of(folder: Folder, record: TrialRecord) -> list[dict[str, Any]]:
     """Every finished checkpoint of a trial, the oldest first: where it is in the sweep's folder, its step, its score
     (less is better) and what its files must be."""
     found: list[dict[str, Any]] = []
-    for path in map(Path, glob.glob(f"{folder.checkpoints(number)}/manifest.json")):
+    for path in stored_of(folder).checkpoints(record):
         try:
-            said: Mapping[str, Any] = json.loads(path.read_text())
+            said: Mapping[str, Any] = json.loads((path / MANIFEST).read_text())
             entry = {"step": int(said["step"]), "score": said["score"], "files": dict(said["files"])}
         except (OSError, ValueError, KeyError, TypeError):
             continue  # gone meanwhile, or damaged: it is no checkpoint to go on from
-        found.append({"folder": str(path.parent.relative_to(folder.path)), **entry})
+        found.append({"folder": str(path.relative_to(folder.path)), **entry})
     return sorted(found, key=lambda entry: (entry["step"], entry["folder"]))

@@ -40,7 +40,7 @@ def test_a_cluster_is_asked(address: str, tmp_path: Path) -> None:
     assert done.returncode == (1 if said["found"] else 0), done.stderr
     assert node["host"] == os.uname().nodename
     assert node["sees"] == node["writes"] == {str(tmp_path): ""}
-    assert node["folder_mb_per_s"] > 0
+    assert node["shared_mb_per_s"] > 0
     assert said["services"]["MLflow"]["problem"] == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -79,7 +79,7 @@ def test_auto_is_the_cluster_that_this_machine_belongs_to(
 def test_a_node_says_what_it_is(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_token(monkeypatch, TOKEN, tmp_path)
     task = tmp_path / "mine.py"
-    (node,) = ask_nodes(address, folder=tmp_path, task=f"{task}:Mine").nodes
+    (node,) = ask_nodes(address, shared=str(tmp_path), task=f"{task}:Mine").nodes
     assert node.problem == ""
     assert node.versions == our_versions()
     assert node.resources["CPU"] == 1
@@ -150,7 +150,7 @@ def test_another_torch_and_a_disk_of_its_own(tmp_path: Path, address: str, monke
         apart = ("unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{results}" && exec "$@"', "sh")
     path = os.pathsep.join((str(older.parent), environment()["PYTHONPATH"]))
     with joined(tmp_path, address, TOKEN, *apart, PYTHONPATH=path):
-        found = "; ".join(problems(ask_nodes(address, folder=results).nodes, our_versions()))
+        found = "; ".join(problems(ask_nodes(address, shared=str(results)).nodes, our_versions()))
         done = run_command(*TRIAL, "--address", address, "--results", "results", cwd=tmp_path, RAY_AUTH_TOKEN=TOKEN)
     assert "has torch 2.13.0, this machine has" in found
     if apart:

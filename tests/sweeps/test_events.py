@@ -21,6 +21,7 @@ import pytest
 from sweeps.record.store import Folder
 from sweeps.running.signals import Interruption
 from tests.helpers.drivers import ROOT, driver, result_of, run_command, wait_until
+from trainable.marks import FileMarks
 
 HELD = f"{ROOT / 'tests/helpers/held.py'}:Held"
 STEPS = 40
@@ -210,7 +211,7 @@ def test_whoever_has_the_handler_the_signal_arrives(tmp_path: Path, fake_exit: l
     before = signal.getsignal(signal.SIGTERM)
     said: list[str] = []
     with Interruption(said.append) as interruption:
-        interruption.trials_run(tmp_path / "stop")
+        interruption.trials_run(FileMarks(tmp_path / "stop"))
         theirs: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: theirs.append(number))
         os.kill(os.getpid(), signal.SIGTERM)

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Busy, Folder, attempt_folder, checked_name, checked_results, sweeps_in
+from sweeps.record.stored import stored_of
 from sweeps.sweep import Sweep
 from tests.helpers.drivers import environment
 from trainable.config import TrainConfig
@@ -52,14 +54,12 @@ def test_the_results_folder_is_absolute(launch_folder: Path, monkeypatch: pytest
 
 def test_checkpoints_of_one_trial_only(tmp_path: Path) -> None:
     """A pattern must not take brackets in a path for a choice, nor trial 1 for trial 11."""
-    import glob
-
     folder = Folder(tmp_path / "a[b]c*")
     wanted = [folder.trials / attempt_folder(1, attempt) / "checkpoint_000000" for attempt in (1, 2, 10)]
     others = [folder.trials / attempt_folder(11, 1) / "checkpoint_000000", folder.trials / attempt_folder(1, 1) / "x"]
     for path in (*wanted, *others):
         path.mkdir(parents=True)
-    assert sorted(glob.glob(folder.checkpoints(1))) == sorted(map(str, wanted))
+    assert stored_of(folder).checkpoints(SimpleNamespace(number=1, attempts=10)) == wanted
 
 
 HOLD = """

@@ -1,0 +1,278 @@
+"""What a sweep has in an object store beside its folder here, under the same names: all that its trials leave, and
+every report. So a machine that has nothing but the addresses can go on with it.
+
+`stored_of` tells whether it has any; a sweep without does nothing here. Knows nothing of how trials run.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from sweeps.record.address import Pointer
+from sweeps.record.history import History
+from sweeps.record.home import move
+from sweeps.record.store import STORAGE, Folder
+from sweeps.record.trial import TrialRecord
+from trainable.files import sync_folder, write_text
+from trainable.mirror import Mirror
+from trainable.objects import Objects, StoreLost, StoreRefuses, below, checked_address, try_out
+
+BIRTH = "sweep.json"  # the first object of a sweep: what it is called, and where its ledger is
+ANSWER = ("result.json", "report.html", "phases.json")
+AT_ONCE = 16  # small objects that are fetched side by side
+SHORT_S = 30.0  # the patience of whoever can do without
+
+
+class Stored(Protocol):
+    """What trials leave, wherever it is."""
+
+    def begin(self) -> None:
+        """Have the name, in the store too."""
+        ...
+
+    def add_report(self, number: int, record: dict[str, Any]) -> None:
+        """Keep a report, before the ledger counts it."""
+        ...
+
+    def bring(self, records: Iterable[TrialRecord]) -> None:
+        """Bring here what another machine added: reports that the ledger counts, and what trials say once."""
+        ...
+
+    def bring_log(self, record: TrialRecord) -> None:
+        """Bring what a trial's processes printed to where the folder has it."""
+        ...
+
+    def stacks(self, number: int, attempt: int) -> str:
+        """What an attempt left that was ended for making no progress; nothing if it was not."""
+        ...
+
+    def checkpoints(self, record: TrialRecord) -> list[Path]:
+        """The checkpoint folders of all attempts of a trial, in order; each with its manifest."""
+        ...
+
+    def with_state(self, checkpoint: Path) -> Path:
+        """That folder, with its state in it."""
+        ...
+
+    def send_answer(self, files: Sequence[Path]) -> str | None:
+        """Have the answer where everything else is; says so where that failed."""
+        ...
+
+    def remove(self) -> None:
+        """Take all of it away."""
+        ...
+
+
+def stored_of(folder: Folder) -> Stored:
+    address = folder.storage
+    return AllHere(folder) if address is None else InStore(folder, address)
+
+
+class AllHere:
+    """All of it is in the folder, on a disk that all nodes share."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def begin(self) -> None:
+        pass
+
+    def add_report(self, number: int, record: dict[str, Any]) -> None:
+        pass
+
+    def bring(self, records: Iterable[TrialRecord]) -> None:
+        pass
+
+    def bring_log(self, record: TrialRecord) -> None:
+        pass
+
+    def stacks(self, number: int, attempt: int) -> str:
+        return text_of(self._folder.stacks(number, attempt))
+
+    def checkpoints(self, record: TrialRecord) -> list[Path]:
+        top = self._folder.path
+        return [
+            top / found
+            for attempt in self._folder.attempts(record.number, record.attempts)
+            for found in sorted(glob.glob(f"{attempt}/checkpoint_*", root_dir=top))
+        ]
+
+    def with_state(self, checkpoint: Path) -> Path:
+        return checkpoint
+
+    def send_answer(self, files: Sequence[Path]) -> str | None:
+        return None
+
+    def remove(self) -> None:
+        pass
+
+
+class InStore:
+    """Much of it is in an object store. What is read here is brought first."""
+
+    def __init__(self, folder: Folder, address: str) -> None:
+        self._folder = folder
+        self._objects = Objects(address)
+        self._mirror = Mirror(self._objects, folder.path)
+
+    def begin(self) -> None:
+        pointer = Pointer.read(self._folder.pointer) if self._folder.pointer.is_file() else None
+        said = {
+            "name": self._folder.name,
+            "ledger": None if pointer is None else json.loads(pointer.text()),
+            "host": socket.gethostname(),
+            "folder": str(self._folder.path),
+        }
+        self._objects.write(BIRTH, json.dumps(said, indent=1).encode())
+
+    def add_report(self, number: int, record: dict[str, Any]) -> None:
+        self._objects.write(f"{self._reports(number)}/{int(record['report']):07d}.json", json.dumps(record).encode())
+
+    def bring(self, records: Iterable[TrialRecord]) -> None:
+        history = History(self._folder.history)
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as together:
+            for record in records:
+                if len(history.reports(record.number)) < record.reports:
+                    names = sorted(self._objects.sizes(self._reports(record.number)))
+                    lines = [text.decode().strip() + "\n" for text in together.map(self._objects.read, names)]
+                    self._folder.history.mkdir(parents=True, exist_ok=True)
+                    write_text(history.path(record.number), "".join(lines))
+        for path in (self._folder.splits, self._folder.checks):
+            if not path.exists() and self._objects.exists(path.name):
+                self._objects.fetch(path.name, path)
+
+    def bring_log(self, record: TrialRecord) -> None:
+        log = self._folder.log(record.number)
+        objects = Objects(self._objects.address, wait_s=SHORT_S)
+        try:
+            names = sorted(objects.sizes(self._folder.name_of(log.with_suffix(""))))
+            text = b"".join(objects.read(name) for name in names)
+        except (StoreLost, StoreRefuses):  # what was here stays
+            return
+        if names:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            write_text(log, text.decode(errors="replace"))
+
+    def stacks(self, number: int, attempt: int) -> str:
+        objects = Objects(self._objects.address, wait_s=SHORT_S)
+        try:
+            return objects.read(self._folder.name_of(self._folder.stacks(number, attempt))).decode(errors="replace")
+        except (FileNotFoundError, StoreLost, StoreRefuses):
+            return ""
+
+    def checkpoints(self, record: TrialRecord) -> list[Path]:
+        return self._mirror.checkpoints(self._folder.attempts(record.number, record.attempts))
+
+    def with_state(self, checkpoint: Path) -> Path:
+        return self._mirror.bring(checkpoint)
+
+    def send_answer(self, files: Sequence[Path]) -> str | None:
+        objects = Objects(self._objects.address, wait_s=SHORT_S)
+        try:
+            for path in files:
+                if path.is_file():
+                    objects.write(path.name, path.read_bytes())
+        except (StoreLost, StoreRefuses) as error:
+            return f"the answer is in {self._folder.path} and not in the store: {error}"
+        return None
+
+    def remove(self) -> None:
+        for name in self._objects.sizes():
+            self._objects.delete(name)
+
+    def _reports(self, number: int) -> str:
+        return f"{self._folder.history.name}/{number:05d}"
+
+
+def text_of(path: Path) -> str:
+    """What is in a file, nothing if it is gone: the trial's process may take it away at this very moment."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def checked_storage(given: str, name: str | None = None) -> str:
+    """The address for a new sweep's folder in a store that can be written to. Raises ValueError, in a sentence.
+
+    name: the sweep's, which must be free there; None: only the store is tried.
+    """
+    address = checked_address(given)
+    try_out(address)
+    if name is not None and Objects(below(address, name), wait_s=SHORT_S).exists(BIRTH):
+        raise ValueError(
+            f"name {name!r} exists already in {address}; choose another, or go on with --resume {name} "
+            f"--storage {address}"
+        )
+    return address if name is None else below(address, name)
+
+
+def note_storage(folder: Folder, address: str) -> None:
+    """Have the folder say where the rest is."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_text(folder.path / STORAGE, json.dumps({"storage": address}, indent=1) + "\n")
+
+
+def fetched(results: Path, name: str, given: str, database: str | None, asked_by: str = "") -> Folder:
+    """The folder of a sweep that was begun elsewhere, made here from an object store; one that is here already is
+    told where the store is now.
+
+    given: the address that it was begun with; database: PostgreSQL's, where it has another name now; asked_by: the flag
+    that gave the sweep's name. Raises ValueError, in a sentence, where it cannot be had.
+    """
+    address = checked_storage(given)
+    folder = Folder(results / name)
+    objects = Objects(below(address, name), wait_s=SHORT_S)
+    try:
+        said = json.loads(objects.read(BIRTH))
+        pointer = None if said["ledger"] is None else Pointer(**said["ledger"])
+        where = f"{said['folder']} on {said['host']}"
+    except FileNotFoundError:
+        there = ", ".join(sorted(_names_in(Objects(address, wait_s=SHORT_S)))[:10]) or "none"
+        raise ValueError(
+            f"{asked_by} {name}: there is no such sweep in {address}; there are: {there}".strip()
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{objects.address}/{BIRTH} does not say what the sweep is ({error})") from error
+    if folder.ledger.is_file():
+        if folder.storage is None:
+            raise ValueError(
+                f"--storage {given}: the files of {name} are all in {folder.path}, and stay there; leave --storage out"
+            )
+        here = Pointer.read(folder.pointer) if folder.pointer.is_file() else None
+        if (here and here.study) != (pointer and pointer.study):
+            raise ValueError(
+                f"--storage {given}: {name} there is another sweep than {folder.path}; give --results another folder"
+            )
+        note_storage(folder, objects.address)
+        return folder
+    if pointer is None:
+        raise ValueError(
+            f"{name} cannot be gone on with here: its ledger is a file in {where}; go on there, or copy that folder. A "
+            "sweep that shall go on from any machine is begun with --ledger postgresql://..."
+        )
+    note_storage(folder, objects.address)
+    write_text(folder.pointer, pointer.text())
+    try:
+        move(folder.pointer, database or pointer.database)
+    except ValueError:
+        os.unlink(folder.pointer)  # what has no ledger is no sweep
+        (folder.path / STORAGE).unlink()
+        folder.path.rmdir()
+        raise
+    sync_folder(folder.path)
+    for file in ANSWER:
+        if objects.exists(file):
+            objects.fetch(file, folder.path / file)
+    return folder
+
+
+def _names_in(objects: Objects) -> list[str]:
+    return [name for name in objects.folders() if objects.exists(f"{name}/{BIRTH}")]
