@@ -42,6 +42,18 @@ def num_cpus() -> int:
         return os.cpu_count() or 1
 
 
+def gpu_bytes() -> list[int]:
+    """The memory of each GPU of this machine, whatever this process may see of them; nothing where there is none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
+    except Exception:  # no driver, no package: each version of it raises its own
+        return []
+
+
 def of_nodes(nodes: Sequence[Mapping[str, float]]) -> Capacity:
     """What nodes with these resources, in Ray's names, offer."""
     types = {name.removeprefix(ACCELERATOR) for node in nodes for name in node if name.startswith(ACCELERATOR)}

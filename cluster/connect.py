@@ -9,14 +9,16 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from cluster.capacity import Capacity, num_cpus, of_nodes
+from cluster.capacity import ACCELERATOR, Capacity, gpu_bytes, num_cpus, of_nodes
 from cluster.fit import our_versions, problems
 from cluster.nodes import START, ask_nodes
 from cluster.reaper import reaping, unmarked
 from cluster.token import offered_token, own_token, read_again
 
+ANSWER_S = 60.0  # for a node that is asked something small
 OBJECT_STORE_BYTES = 256 * 2**20  # trials exchange reports of a few KB; data travels by path
 
 
@@ -96,3 +98,46 @@ def alive() -> Capacity:
     import ray
 
     return of_nodes([node["Resources"] for node in ray.nodes() if node["Alive"]])
+
+
+def on_a_node(function: Callable[[Any], Any], argument: Any, resources: Mapping[str, float], *, within_s: float) -> Any:
+    """What a function of a module says on a node that has these resources free, in a process that ends with it.
+
+    Raises RuntimeError, in words, where no node has them for so long, or the process does not answer.
+    """
+    import ray
+
+    kept = dict(resources)
+    options = {"num_cpus": kept.pop("CPU", 0), "num_gpus": kept.pop("GPU", 0), "resources": kept}
+    reference = ray.remote(max_calls=1, max_retries=0, **options)(function).remote(argument)
+    ready, _ = ray.wait([reference], timeout=within_s)
+    if not ready:
+        ray.cancel(reference, force=True)
+        raise RuntimeError(f"as there was no answer within {within_s:g} s")
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(str(error).strip().splitlines()[-1][:300]) from error
+
+
+def smallest_gpu(accelerator: str | None) -> int | None:
+    """Bytes of the smallest GPU of all nodes, or of those with this type; None where none of them can say.
+
+    A node that promises Ray fewer than it has hides some, and which is not known: it does not count.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask, asked = ray.remote(num_cpus=0)(gpu_bytes), {}
+    for node in ray.nodes():
+        gpus = node["Resources"].get("GPU", 0) if node["Alive"] else 0
+        if gpus and (accelerator is None or f"{ACCELERATOR}{accelerator}" in node["Resources"]):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            asked[ask.options(scheduling_strategy=there).remote()] = gpus
+    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
+    found: list[int] = []
+    for reference in ready:
+        with contextlib.suppress(ray.exceptions.RayError):
+            sizes = ray.get(reference)
+            found += sizes if len(sizes) == asked[reference] else []
+    return min(found, default=None)

@@ -52,7 +52,7 @@ class Options(TypedDict, total=False):
     tracking_uri: str
     trials_at_once: int
     cpus_per_trial: float
-    gpus_per_trial: float
+    gpus_per_trial: float | str
     workers_per_trial: int
     accelerator: str
     wait: bool

@@ -82,7 +82,7 @@ def add_shared_flags(flags: Parser, question: str, budgets: Sequence[str]) -> No
     add("--config", metavar="FILE.yaml", help="flags from a file; those on the command line win")
     add("--trials-at-once", metavar="N", help="how many trials run at a time (default: as many as fit)")
     add("--cpus-per-trial", metavar="X", help="CPUs of each trial (default: a fair share)")
-    add("--gpus-per-trial", metavar="X", help="GPUs of each trial, also a share (default: 1 where there are any)")
+    add("--gpus-per-trial", metavar="X", help="GPUs of each trial, a share, or auto (default: 1 where there are any)")
     add("--workers-per-trial", metavar="N", help="how many processes train a trial together, on one node or several")
     add("--accelerator", metavar="TYPE", help="only on GPUs of this type, in Ray's words: A100, H100, T4 ...")
     add("--wait", action="store_const", const=True, help="for nodes that an autoscaler brings, instead of refusing")
@@ -115,7 +115,7 @@ def wish_of(asked: Mapping[str, Any]) -> Wish:
     return Wish(
         trials_at_once=number_of(asked, "trials_at_once", int),
         cpus_per_trial=number_of(asked, "cpus_per_trial", float),
-        gpus_per_trial=number_of(asked, "gpus_per_trial", float),
+        gpus_per_trial=asked.get("gpus_per_trial"),
         accelerator=asked.get("accelerator"),
         workers_per_trial=1 if (workers := number_of(asked, "workers_per_trial", int)) is None else workers,
         wait=bool(asked.get("wait")),

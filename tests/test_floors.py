@@ -35,6 +35,7 @@ FLOORS = [
     | {"sweeps.answers.tables", "sweeps.answers.overview", "sweeps.answers.result", "sweeps.answers.remarks"}
     | {"sweeps.answers.seeds", "sweeps.lr.descent", "sweeps.lr.finder", "sweeps.searching.files", "sweeps.cli"},
     {"sweeps.sweep", "sweeps.spaces", "sweeps.record", "sweeps.searching", "sweeps.tracking.spelling"}
+    | {"sweeps.running.packing", "sweeps.running.measuring"}
     | {"sweeps.running.placement", "sweeps.running.signals", "sweeps.running.failures", "sweeps.running.work"},
     {
         "sweeps.answers.statistics",
@@ -60,7 +61,7 @@ FLOORS = [
         "trainable.single",
         "trainable.__main__",
     }
-    | {"trainable.lr_range_test", "trainable.probe", "trainable.inference", "trainable.release"},
+    | {"trainable.lr_range_test", "trainable.probe", "trainable.peak", "trainable.inference", "trainable.release"},
     {"trainable.loop", "trainable.step", "trainable.evaluation", "trainable.undo", "trainable.training"}
     | {"trainable.latency"},
     {

@@ -35,6 +35,7 @@ from sweeps.reporting.page import library
 from sweeps.running.account import Account
 from sweeps.running.budget import NO_BUDGET, Budget, End
 from sweeps.running.failures import Refused
+from sweeps.running.measuring import measured
 from sweeps.running.opening import free_if_refused, open_ledger
 from sweeps.running.placement import Placement, Wish, place
 from sweeps.running.progress import Progress
@@ -127,6 +128,10 @@ def conduct(
         placement = place(wish, capacity, sweep.num_planned, sweep.train)
         if refused := let_in.result():
             raise ValueError(refused)
+        if wish.is_auto:  # after whatever may be refused at once
+            wish = measured(wish, capacity, sweep, interruption.say)
+            placement = place(wish, capacity, sweep.num_planned, sweep.train)
+            phases.end("gpu_memory_s")
         folder.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(folder.owned())
         ledger = open_ledger(folder, sweep, tracking_uri, drift, noted or {}, database, storage)

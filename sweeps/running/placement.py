@@ -9,10 +9,13 @@ import dataclasses
 import math
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from cluster.capacity import ACCELERATOR, Capacity
 from trainable.config import TrainConfig
 
+AUTO = "auto"
+_ALLOWED = f"must be a whole number, a share between 0 and 1, or {AUTO}"
 _WAIT = "; where an autoscaler brings such nodes, add --wait"
 
 
@@ -22,10 +25,12 @@ class Wish:
 
     trials_at_once: int | None = None
     cpus_per_trial: float | None = None
-    gpus_per_trial: float | None = None
+    gpus_per_trial: float | str | None = None
+    """A number, or AUTO: as many trials on a GPU as fit, see packing.py."""
     accelerator: str | None = None  # Ray's name of a type of GPU
     workers_per_trial: int = 1
     wait: bool = False  # for nodes that are not there yet, as an autoscaler brings them
+    why_gpus: str = ""  # what became of AUTO
 
     def __post_init__(self) -> None:
         if self.trials_at_once is not None and self.trials_at_once < 1:
@@ -34,7 +39,8 @@ class Wish:
             raise ValueError(f"--cpus-per-trial {self.cpus_per_trial:g} must be above 0")
         if self.workers_per_trial < 1:
             raise ValueError(f"--workers-per-trial {self.workers_per_trial} must be at least 1")
-        gpus = self.gpus_per_trial
+        object.__setattr__(self, "gpus_per_trial", _gpus_of(self.gpus_per_trial))
+        gpus = self.num_gpus
         if self.workers_per_trial > 1 and gpus and gpus % self.workers_per_trial:
             raise ValueError(
                 f"--gpus-per-trial {gpus:g} does not divide among --workers-per-trial {self.workers_per_trial}: "
@@ -43,11 +49,20 @@ class Wish:
         if self.accelerator is not None and gpus == 0:
             raise ValueError(f"--accelerator {self.accelerator} with --gpus-per-trial 0: leave one of the two out")
         if gpus is not None and not (gpus == 0 or 0 < gpus < 1 or (gpus >= 1 and float(gpus).is_integer())):
-            raise ValueError(f"--gpus-per-trial {gpus:g} must be 0, a share below 1, or a whole number")
+            raise ValueError(f"--gpus-per-trial {gpus:g} {_ALLOWED}")
+
+    @property
+    def is_auto(self) -> bool:
+        return self.gpus_per_trial == AUTO
+
+    @property
+    def num_gpus(self) -> float | None:
+        """The GPUs of a trial, where they were asked for as a number."""
+        return None if isinstance(self.gpus_per_trial, str) else self.gpus_per_trial
 
     def needs_gpus(self, train: TrainConfig) -> bool:
         """Whether GPUs are asked for by name, so that it matters how many there are."""
-        return bool(self.gpus_per_trial) or self.accelerator is not None or train.device == "cuda"
+        return bool(self.num_gpus) or self.accelerator is not None or train.device == "cuda"
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,7 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
         workers_per_trial=1,
         trials_at_once=None,
         cpus_per_trial=None if wish.cpus_per_trial is None else wish.cpus_per_trial / num_workers,
-        gpus_per_trial=None if wish.gpus_per_trial is None else wish.gpus_per_trial / num_workers,
+        gpus_per_trial=None if wish.num_gpus is None else wish.num_gpus / num_workers,
     )
     placed = _place(each, capacity, num_trials * num_workers, train)
     at_once = min(num_trials, wish.trials_at_once or num_trials)
@@ -100,6 +115,8 @@ def place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) -
             f"{placed.reason}{_WAIT}"
         )
     reason = f"each with {num_workers} workers, {placed.reason}"
+    if wish.is_auto:
+        reason += "; auto means a whole GPU for each worker" if placed.gpus else f"; {_no_gpu(capacity)}"
     if wish.trials_at_once and room < at_once:
         reason += f"; {at_once} at once were asked for, {capacity.where} has room for {room}"
     return Placement(min(at_once, room), placed.cpus, placed.gpus, reason, wish.accelerator, num_workers)
@@ -109,7 +126,7 @@ def _place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) 
     """The same for trials of one worker."""
     if wish.accelerator is not None and not wish.wait:
         capacity = _with_accelerator(capacity, wish.accelerator)
-    gpus = wish.gpus_per_trial
+    gpus = wish.num_gpus
     if gpus is None and wish.accelerator is not None:
         gpus = 1.0
     elif gpus is None:
@@ -117,12 +134,12 @@ def _place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) 
     if train.device == "cuda" and gpus == 0:
         raise ValueError(
             "device=cuda needs a GPU for each trial, but "
-            + ("--gpus-per-trial is 0" if wish.gpus_per_trial == 0 else f"{capacity.where} has none")
+            + ("--gpus-per-trial is 0" if wish.num_gpus == 0 else f"{capacity.where} has none")
             + "; use --gpus-per-trial 1 on a machine with a GPU, or --set device=cpu"
         )
-    if train.device in ("cpu", "mps") and wish.gpus_per_trial:
+    if train.device in ("cpu", "mps") and wish.num_gpus:
         raise ValueError(
-            f"--gpus-per-trial {wish.gpus_per_trial:g} with device={train.device}: "
+            f"--gpus-per-trial {wish.num_gpus:g} with device={train.device}: "
             "the trials would hold GPUs they never use; leave one of the two out"
         )
     if gpus > capacity.node_gpus and not wish.wait:
@@ -149,6 +166,10 @@ def _place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) 
     reason = f"each with {cpus:g} CPU(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
     if wish.accelerator is not None:
         reason += f" of type {wish.accelerator}"
+    if wish.is_auto:
+        reason += "; auto: how many trials share a GPU is measured first" if gpus else f"; {_no_gpu(capacity)}"
+    elif wish.why_gpus:
+        reason += f"; {wish.why_gpus}"
     if wish.trials_at_once and room < at_once:
         reason += f"; {at_once} at once were asked for, {capacity.where} has room for {room}"
     if train.num_workers and train.num_workers + 1 > cpus:
@@ -156,6 +177,22 @@ def _place(wish: Wish, capacity: Capacity, num_trials: int, train: TrainConfig) 
     at_once = min(at_once, room)
     first_alone = not wish.wait and wish.trials_at_once is None and at_once > 1 and capacity.cpus - at_once * cpus < 1
     return Placement(at_once, cpus, gpus, reason, wish.accelerator, first_alone=first_alone)
+
+
+def _gpus_of(given: Any) -> float | str | None:
+    """What stands for the GPUs of a trial in a flag, a file or a keyword. ValueError for a word that is not AUTO."""
+    if given is None:
+        return None
+    if given == AUTO:
+        return AUTO
+    try:
+        return float(str(given))
+    except ValueError:
+        raise ValueError(f"--gpus-per-trial {given!r} {_ALLOWED}") from None
+
+
+def _no_gpu(capacity: Capacity) -> str:
+    return "auto means none, as trials use no GPU" if capacity.gpus else "no GPU: auto means none"
 
 
 def _with_accelerator(capacity: Capacity, kind: str) -> Capacity:

@@ -29,6 +29,7 @@ from sweeps.sweep import Sweep, describe
 MOST_PROBED = 3  # configurations: the first, the last, and one between
 MOST_AHEAD = 200  # proposals that are worked out
 MOST_ROWS = 20
+MEASURED_THERE = "auto: how many trials share a GPU is measured on the cluster first"
 START_S = 6.0  # a process that can train: measured, on two cores
 
 
@@ -66,6 +67,8 @@ def plan_question(question: Question, asked: Mapping[str, Any]) -> Plan:
         )
     progress_console(asked.get("progress"))  # nothing is shown, but the sweep itself would refuse the word
     wish, quiet = wish_of(asked), Console(quiet=True)
+    if wish.is_auto and "address" in asked:  # whose GPUs are not this machine's
+        wish = dataclasses.replace(wish, gpus_per_trial=None, why_gpus=MEASURED_THERE)
     sweep, _, attributes = question.new(sweep_name(question, asked), asked, wish, quiet)
     budget = budget_of(asked)
     check_budget(budget, sweep, None)

@@ -90,7 +90,7 @@ def test_what_no_node_can_hold(wish: Wish, capacity: Capacity, train: dict[str, 
         ({"cpus_per_trial": -1.0}, "--cpus-per-trial -1 must be above 0"),
         ({"cpus_per_trial": float("nan")}, "--cpus-per-trial nan must be above 0"),
         ({"cpus_per_trial": float("inf")}, "--cpus-per-trial inf must be above 0"),
-        ({"gpus_per_trial": 1.5}, "--gpus-per-trial 1.5 must be 0, a share below 1, or a whole number"),
+        ({"gpus_per_trial": 1.5}, "--gpus-per-trial 1.5 must be a whole number, a share between 0 and 1, or auto"),
         ({"gpus_per_trial": -1.0}, "--gpus-per-trial -1 must be"),
         ({"gpus_per_trial": float("nan")}, "--gpus-per-trial nan must be"),
         ({"gpus_per_trial": float("inf")}, "--gpus-per-trial inf must be"),
@@ -167,6 +167,7 @@ def test_gpus_are_counted_only_where_they_matter() -> None:
     """Counting them costs the import of torch, before anything is said."""
     assert not Wish().needs_gpus(TrainConfig())
     assert not Wish(gpus_per_trial=0).needs_gpus(TrainConfig())
+    assert not Wish(gpus_per_trial="auto").needs_gpus(TrainConfig())  # Ray counts them
     assert Wish(gpus_per_trial=0.5).needs_gpus(TrainConfig())
     assert Wish().needs_gpus(TrainConfig(device="cuda"))
 
