@@ -22,6 +22,7 @@ from rich.table import Table
 from cluster.capacity import this_machine
 from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
+from sweeps.record.address import is_same_database, masked
 from sweeps.record.home import checked_database
 from sweeps.record.store import Folder, checked_name, checked_results
 from sweeps.record.stored import checked_storage
@@ -31,7 +32,7 @@ from sweeps.running.conduct import Outcome, conduct
 from sweeps.running.failures import StorageLost, storage_problem
 from sweeps.running.placement import Wish, choose_threads, place
 from sweeps.running.progress import MODES, progress_console
-from sweeps.running.resume import resume_command, resumed
+from sweeps.running.resume import elsewhere_command, resume_command, resumed
 from sweeps.sweep import Sweep
 from sweeps.tracking.tracker import resolve_uri
 from trainable.config import TrainConfig
@@ -154,6 +155,11 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
                 f"or go on with --resume {folder.name}"
             )
         uri = resolve_uri(asked.get("tracking_uri"), launch_folder)
+        if "ledger" in asked and is_same_database(asked["ledger"], uri):
+            raise ValueError(
+                f"--ledger {masked(asked['ledger'])} is MLflow's database too, and some tables of both have one name; "
+                "give the ledger one of its own: createdb NAME"
+            )
         database = checked_database(asked["ledger"]) if "ledger" in asked else None
         storage = checked_storage(asked["storage"], folder.name) if "storage" in asked else None
         budget = budget_of(asked)
@@ -250,6 +256,8 @@ def print_end(outcome: Outcome, table: Table, question: str) -> None:
     console.print(f"MLflow   {mlflow_command(result.tracking_uri)}", markup=False)
     console.print(f"Optuna   {dashboard_command(folder)}", markup=False)
     console.print(f"resume   {resume_command(folder, question)}", markup=False)
+    if anywhere := elsewhere_command(folder, question):
+        console.print(f"         {anywhere}  # from any machine", markup=False)
     if report is not None and report.step is not None:
         console.print(f"next     {report.step.command}\n         {report.step.why}", markup=False)
 

@@ -14,7 +14,7 @@ from tests.helpers.drivers import ROOT, environment
 # From the top down. A module may import those of lower floors, and of its own where that makes no circle.
 FLOORS = [
     {"sweeps.api"},
-    {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.show", "sweeps.__main__"}
+    {"sweeps.lr_scan", "sweeps.search", "sweeps.ship", "sweeps.fetch", "sweeps.show", "sweeps.__main__"}
     | {"sweeps.accept", "sweeps.questions", "sweeps.report", "sweeps.monitor"}
     | {"cluster.check"},
     {"sweeps.command", "sweeps.running.plan", "sweeps.callable", "sweeps.monitoring"},

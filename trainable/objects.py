@@ -92,6 +92,12 @@ def below(address: str, *names: str) -> str:
     return f"{'/'.join([place, *names])}{mark}{query}"
 
 
+def above(address: str) -> str:
+    """The address of the folder that something is in."""
+    place, mark, query = address.partition("?")
+    return f"{place.rpartition('/')[0]}{mark}{query}"
+
+
 class Objects:
     """All objects below an address, by names relative to it, such as `trials/00001-attempt-1/stacks.txt`.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 EXAMPLE = "postgresql://user@host:5432/database"
 PASSWORDS = (
@@ -100,6 +101,17 @@ def driver() -> Any:
 def as_sqlalchemy(address: str) -> str:
     """An address as SQLAlchemy is told it."""
     return _without_env(address)[0].replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def is_same_database(one: str, other: str) -> bool:
+    """Whether two addresses name one database of one server, as far as their words tell."""
+    named = []
+    for address in (one, other):
+        parts = urlsplit(address)
+        if not parts.scheme.startswith(("postgresql", "postgres")):
+            return False
+        named.append((parts.hostname, parts.port or 5432, parts.path.strip("/")))
+    return named[0] == named[1]
 
 
 def has_password(address: str) -> bool:

@@ -29,6 +29,7 @@ RETRY_S = 1.0
 _TABLES = 7_338_442_016  # the lock of whoever makes Optuna's tables: two at once would be in each other's way
 _DIALECT = "postgresql+psycopg://"
 _OWNER = "steadysweep_owner"  # who writes, as an attribute of the study
+_OTHERS = "SELECT to_regclass('alembic_version') IS NOT NULL AND to_regclass('version_info') IS NULL"
 _AWAY = ("08", "57P01", "57P02", "57P03", "53300")  # what a server says that stops, starts or is full; or nothing
 # A dead machine says nothing: the server asks after its clients, so that their locks are free within a minute.
 _KEEPALIVE = (
@@ -177,6 +178,11 @@ def storage_in(address: str, connect: Callable[[], Any]) -> RDBStorage:
     try:
         with contextlib.closing(connect()) as alone:
             alone.execute("SELECT pg_advisory_lock(%s)", (_TABLES,))
+            if alone.execute(_OTHERS).fetchone()[0]:
+                raise ValueError(
+                    f"the ledger at {address} cannot be opened: this database has another program's tables (MLflow's, "
+                    "for one), which are called as Optuna's are; give the ledger a database of its own: createdb NAME"
+                )
             tables = RDBStorage(_DIALECT, engine_kwargs={"creator": connect})
             tables.engine.dispose()
         # Optuna's look at its tables needs two connections at once, and the work on them shall have one.

@@ -61,4 +61,5 @@ def open_ledger(
         ledger.note(name, value)
     ledger.extend(sweep)
     settle(folder, ledger, tracking_uri)
+    stored_of(folder).begin()
     return ledger

@@ -25,6 +25,7 @@ from sweeps.running.placement import place
 from sweeps.running.progress import progress_console, spoken
 from sweeps.searching.beginnings import proposed_ahead
 from sweeps.sweep import Sweep, describe
+from trainable.objects import checked_address
 
 MOST_PROBED = 3  # configurations: the first, the last, and one between
 MOST_AHEAD = 200  # proposals that are worked out
@@ -66,6 +67,8 @@ def plan_question(question: Question, asked: Mapping[str, Any]) -> Plan:
             "--plan is about a new sweep; what is left of one that has begun shows python -m sweeps.show NAME"
         )
     progress_console(asked.get("progress"))  # nothing is shown, but the sweep itself would refuse the word
+    if "storage" in asked:
+        checked_address(asked["storage"])
     wish, quiet = wish_of(asked), Console(quiet=True)
     if wish.is_auto and "address" in asked:  # whose GPUs are not this machine's
         wish = dataclasses.replace(wish, gpus_per_trial=None, why_gpus=MEASURED_THERE)

@@ -6,6 +6,7 @@ Knows flags and definitions, and nothing of how trials run.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from sweeps.running.account import ENDED_BY
 from sweeps.sweep import Sweep
 from sweeps.tracking.moved import present_store
 from trainable.config import TrainConfig
+from trainable.objects import above
 from trainable.task import absolute_settings, absolute_spec, load_task
 
 FREE = ("epochs", "stall_s")  # what a resume may change: nothing that is trained already depends on it
@@ -158,3 +160,10 @@ def resume_command(folder: Folder, question: str = "lr_scan") -> str:
     results = folder.path.parent
     where = "" if results == Path.cwd() / "results" else f' --results "{results}"'
     return f"python -m sweeps.{question} --resume {folder.name}{where}"
+
+
+def elsewhere_command(folder: Folder, question: str) -> str | None:
+    """What goes on with a sweep from a machine that has nothing of it; None where none can."""
+    if folder.storage is None or folder.ledger != folder.pointer:
+        return None
+    return f"python -m sweeps.{question} --resume {folder.name} --storage {shlex.quote(above(folder.storage))}"

@@ -24,13 +24,19 @@ def present_store(folder: Folder, ledger: Ledger) -> str:
     in the same place as seen from the folder; the old file, if the sweep is no longer where it was (it was moved
     and not copied); else a new one in the results folder, to which the history is sent again.
 
-    Raises ValueError for the copy of a folder whose ledger is in a database: both would write to one study.
+    Raises ValueError for the copy of a folder whose ledger is in a database, or whose trials' files are in an object
+    store: both would write to one study, or one place.
     """
     uri, old = str(ledger.attribute("tracking_uri")), _old_place(folder, ledger)
     if old is not None and is_same_study(folder.ledger, Folder(old).ledger):
         raise ValueError(
             f"{folder.path} is a copy of {old}, and the ledger of both is one study in a database; go on there, or "
             "remove that folder and go on here"
+        )
+    if old is not None and folder.storage is not None and _is_copy(old) and Folder(old).storage == folder.storage:
+        raise ValueError(
+            f"{folder.path} is a copy of {old}, and the trials of both keep their files in {folder.storage}; go on "
+            "there, or remove that folder and go on here"
         )
     if old is None or not uri.startswith(SQLITE):
         return uri

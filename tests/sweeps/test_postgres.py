@@ -14,6 +14,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from mlflow.tracking import MlflowClient
 
 from sweeps import lr_scan
 from sweeps.record import postgres as postgres_module
@@ -267,4 +268,21 @@ def test_a_database_that_refuses_is_one_sentence_before_anything(
     assert len(lines) == 1
     assert said in lines[0]
     assert word not in lines[0]
+    assert list(launch_folder.iterdir()) == []
+
+
+def test_a_database_that_is_mlflows_is_refused(
+    server: Postgres, launch_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both call a table alembic_version, and would take the other's word in it for their own."""
+    server.sql("CREATE DATABASE shown")
+    store = server.address("shown").replace("postgresql:", "postgresql+psycopg:")
+    MlflowClient(store).create_experiment("theirs", artifact_location=launch_folder.as_uri())
+    before = server.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database="shown")
+    for more, said in (([], "has another program's tables"), (["--tracking-uri", store], "is MLflow's database too")):
+        with pytest.raises(SystemExit) as left:
+            lr_scan.main(["--ledger", server.address("shown"), *more])
+        assert left.value.code == 2
+        assert said in capsys.readouterr().err
+    assert server.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database="shown") == before
     assert list(launch_folder.iterdir()) == []

@@ -108,6 +108,10 @@ def test_it_is_extended_and_accepted(bucket: Bucket, tmp_path: Path, at_home: Pa
     assert [trial["epochs"] for trial in result["trials"]] == [4, 4]
     assert [trial["attempts"] for trial in result["trials"]] == [2, 2]
     assert told(folder)[0][:3] == told(at_home)[0]  # a fourth epoch, and none again
+    shutil.copytree(tmp_path / "results", tmp_path / "copied")
+    copied = run_command("--resume", "one", "--results", "copied", cwd=tmp_path, **bucket.environment())
+    assert copied.returncode == 2
+    assert "is a copy of" in copied.stderr
     accepted = run_command("one", "--json", cwd=tmp_path, module="sweeps.accept", **bucket.environment())
     assert accepted.returncode == 0, accepted.stderr
     chosen = json.loads(accepted.stdout)["checkpoint"]
@@ -205,6 +209,7 @@ def test_a_bare_machine_goes_on_with_it(bucket: Bucket, tmp_path: Path, at_home:
         assert_is_as_at_home(places[1] / "results/one", at_home)
         result = result_of(places[1] / "results/one")
         assert [trial["attempts"] for trial in result["trials"]] == [1, 2]
+        assert f"--resume one --storage {bucket.address('shared')}  # from any machine" in done.stdout
         assert "attempt 1" in (places[1] / "results/one/logs/00001.txt").read_text()
         assert "attempt 2" in (places[1] / "results/one/logs/00001.txt").read_text()
         assert_no_secrets(places[1], bucket, PASSWORD)

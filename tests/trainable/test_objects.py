@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.bucket import KEYS, Bucket, bucket_server
-from trainable.objects import Objects, StoreLost, StoreRefuses, below, checked_address, try_out
+from trainable.objects import Objects, StoreLost, StoreRefuses, above, below, checked_address, try_out
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,7 @@ def test_below_keeps_what_stands_behind_the_question_mark(names: list[str]) -> N
         found = below(f"s3://bucket/top{query}", *names)
         assert found == f"{'/'.join(['s3://bucket/top', *names])}{query}"
         assert checked_address(found) == found
+        assert above(below(found, "last")) == found
 
 
 def test_what_is_written_is_read(objects: Objects, bucket: Bucket, request: pytest.FixtureRequest) -> None:
