@@ -54,11 +54,12 @@ class Stored(Protocol):
         ...
 
     def checkpoints(self, record: TrialRecord) -> list[Path]:
-        """The checkpoint folders of all attempts of a trial, in order; each with its manifest."""
+        """The checkpoint folders of all attempts of a trial, in order; each with its manifest. Raises ValueError where
+        they are out of reach."""
         ...
 
     def with_state(self, checkpoint: Path) -> Path:
-        """That folder, with its state in it."""
+        """That folder, with its state in it. Raises ValueError where it is out of reach."""
         ...
 
     def send_answer(self, files: Sequence[Path]) -> str | None:
@@ -120,7 +121,8 @@ class InStore:
     def __init__(self, folder: Folder, address: str) -> None:
         self._folder = folder
         self._objects = Objects(address)
-        self._mirror = Mirror(self._objects, folder.path)
+        self._soon = Objects(address, wait_s=SHORT_S)
+        self._mirror = Mirror(self._soon, folder.path)
 
     def begin(self) -> None:
         pointer = Pointer.read(self._folder.pointer) if self._folder.pointer.is_file() else None
@@ -150,10 +152,9 @@ class InStore:
 
     def bring_log(self, record: TrialRecord) -> None:
         log = self._folder.log(record.number)
-        objects = Objects(self._objects.address, wait_s=SHORT_S)
         try:
-            names = sorted(objects.sizes(self._folder.name_of(log.with_suffix(""))))
-            text = b"".join(objects.read(name) for name in names)
+            names = sorted(self._soon.sizes(self._folder.name_of(log.with_suffix(""))))
+            text = b"".join(self._soon.read(name) for name in names)
         except (StoreLost, StoreRefuses):  # what was here stays
             return
         if names:
@@ -161,24 +162,28 @@ class InStore:
             write_text(log, text.decode(errors="replace"))
 
     def stacks(self, number: int, attempt: int) -> str:
-        objects = Objects(self._objects.address, wait_s=SHORT_S)
         try:
-            return objects.read(self._folder.name_of(self._folder.stacks(number, attempt))).decode(errors="replace")
+            return self._soon.read(self._folder.name_of(self._folder.stacks(number, attempt))).decode(errors="replace")
         except (FileNotFoundError, StoreLost, StoreRefuses):
             return ""
 
     def checkpoints(self, record: TrialRecord) -> list[Path]:
-        return self._mirror.checkpoints(self._folder.attempts(record.number, record.attempts))
+        try:
+            return self._mirror.checkpoints(self._folder.attempts(record.number, record.attempts))
+        except (StoreLost, StoreRefuses) as error:
+            raise ValueError(str(error)) from error
 
     def with_state(self, checkpoint: Path) -> Path:
-        return self._mirror.bring(checkpoint)
+        try:
+            return self._mirror.bring(checkpoint)
+        except (StoreLost, StoreRefuses) as error:
+            raise ValueError(str(error)) from error
 
     def send_answer(self, files: Sequence[Path]) -> str | None:
-        objects = Objects(self._objects.address, wait_s=SHORT_S)
         try:
             for path in files:
                 if path.is_file():
-                    objects.write(path.name, path.read_bytes())
+                    self._soon.write(path.name, path.read_bytes())
         except (StoreLost, StoreRefuses) as error:
             return f"the answer is in {self._folder.path} and not in the store: {error}"
         return None

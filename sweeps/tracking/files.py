@@ -47,7 +47,11 @@ def manifest_of(folder: Folder, record: TrialRecord) -> list[dict[str, Any]]:
     """Every finished checkpoint of a trial, the oldest first: where it is in the sweep's folder, its step, its score
     (less is better) and what its files must be."""
     found: list[dict[str, Any]] = []
-    for path in stored_of(folder).checkpoints(record):
+    try:
+        there = stored_of(folder).checkpoints(record)
+    except ValueError:  # a store that is out of reach; what is missing is sent later
+        return []
+    for path in there:
         try:
             said: Mapping[str, Any] = json.loads((path / MANIFEST).read_text())
             entry = {"step": int(said["step"]), "score": said["score"], "files": dict(said["files"])}

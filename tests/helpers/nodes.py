@@ -26,13 +26,14 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def head(place: Path, token: str | None, *flags: str) -> Iterator[str]:
-    """A cluster of one node with a CPU; its address. token: what it asks for; None: it asks for nothing."""
+def head(place: Path, token: str | None, *flags: str, **extra: str) -> Iterator[str]:
+    """A cluster of one node with a CPU; its address. token: what it asks for; None: it asks for nothing; extra: for
+    its environment."""
     port = free_port()
     # Not in pytest's folders, whose paths may be too long for sockets.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:
         start = ["start", "--head", "--port", str(port), "--num-cpus", "1", "--temp-dir", temporary, *flags]
-        with _node(place / "head.log", [*RAY, *start, "--include-dashboard", "false"], token, {}):
+        with _node(place / "head.log", [*RAY, *start, "--include-dashboard", "false"], token, extra):
             yield f"127.0.0.1:{port}"
 
 
