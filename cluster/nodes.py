@@ -143,6 +143,11 @@ def _words(address: str, said: str) -> str:
         return f"--address {address}: ray:// needs Ray's client: pip install -c constraints.txt 'steadysweep[cluster]'"
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith("[")]  # not Ray's own logs
     last = lines[-1].strip() if lines else "no answer"
+    if address.startswith("ray://") and (not lines or "Starting Ray client server failed" in said):
+        return (
+            f"Ray's server for {address!r} did not answer within {JOIN_S:g} s; where it dies as it starts another for "
+            "us, as happens now and then, GRPC_ENABLE_FORK_SUPPORT=0 for `ray start --head` prevents it"
+        )
     if "Version mismatch" in said:
         told = said[said.index("Version mismatch") :].split()
         return (

@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.capacity import this_machine
+from cluster.job import goes_with_the_job
 from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.record.address import is_same_database, masked
 from sweeps.record.home import checked_database
-from sweeps.record.store import Folder, checked_name, checked_results
+from sweeps.record.store import Folder, checked_name, checked_results, nearest_existing
 from sweeps.record.stored import checked_storage
 from sweeps.reporting.commands import dashboard_command, mlflow_command
 from sweeps.running.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
@@ -133,6 +134,13 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
     console = progress_console(asked.get("progress"))
     launch_folder = Path.cwd()
     results = checked_results(Path(asked.get("results", "results")))
+    if goes_with_the_job(results):
+        raise ValueError(
+            f"the results folder {results} is in the folder that Ray has unpacked for this job, and goes with it; use "
+            "--results with a folder that all nodes see under the same path"
+        )
+    if goes_with_the_job(launch_folder):  # so would MLflow's database
+        launch_folder = nearest_existing(results)
     wish = wish_of(asked)
     drift: list[str] = []
     attributes: Notes = {}

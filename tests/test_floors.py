@@ -47,6 +47,7 @@ FLOORS = [
         "cluster.capacity",
         "cluster.drain",
         "cluster.fit",
+        "cluster.job",
         "cluster.ask",
         "cluster.nodes",
         "cluster.token",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ os.environ.setdefault("TUNE_FORCE_TRIAL_CLEANUP_S", "1")  # a step that hangs do
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # a relative path in a task means what it says
 
+import ray
 from ray import tune
 from ray.tune.search import Searcher
 
@@ -88,8 +90,9 @@ def run_trials(
     objects = None if folder.storage is None else Objects(folder.storage)
     keeper = RecordKeeper(ledger, history, interruption, account, tell)
     observer = Observer(stored_of(folder), marks, ledger, work, keeper, interruption, retries, tell, placement)
-    tuner = tune.Tuner(
-        tune.with_resources(Trial, tune.PlacementGroupFactory([placement.resources()] * placement.workers)),
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
+    _fit(
+        trainable=tune.with_resources(Trial, tune.PlacementGroupFactory([placement.resources()] * placement.workers)),
         tune_config=tune.TuneConfig(
             search_alg=_Asker(folder, where, ledger, work, interruption, account, tell, more, placement),
             scheduler=FreshFirst(),
@@ -108,12 +111,28 @@ def run_trials(
             verbose=0,
         ),
     )
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
-    tuner.fit()
     marks.clear()  # the nodes' own: they are gone, or will be
     if work.refused is not None:
         raise Refused(f"task {ledger.sweep.task!r} cannot be trained: {work.refused.reason}")
     return work.all_fail_alike()
+
+
+def _fit(**asked: Any) -> None:
+    """Tune in this process, also behind ray://: there it would send itself to the cluster, which has neither our ledger
+    nor our signals."""
+    if not ray.util.client.ray.is_connected():
+        tune.Tuner(**asked).fit()
+        return
+    from ray.train._internal import storage
+    from ray.tune.impl.tuner_internal import TunerInternal
+
+    found = storage._get_ray_train_session_dir
+    with tempfile.TemporaryDirectory(prefix="steadysweep-tune-") as place:
+        storage._get_ray_train_session_dir = lambda: place  # a node has a folder for it, and this process is none
+        try:
+            TunerInternal(**asked, _tuner_kwargs={"_remote": False}).fit()
+        finally:
+            storage._get_ray_train_session_dir = found
 
 
 def _folder_of(trial: Any) -> str:

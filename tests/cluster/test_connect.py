@@ -11,7 +11,7 @@ import pytest
 
 from cluster.connect import connected
 from cluster.fit import our_versions, problems
-from cluster.nodes import Node, ask_nodes
+from cluster.nodes import Node, _words, ask_nodes
 from tests.helpers.drivers import environment, run_command
 from tests.helpers.nodes import TOKEN, free_port, joined
 
@@ -65,6 +65,13 @@ def test_nobody_answers(tmp_path: Path) -> None:
         assert done.returncode == 2, done.stderr
         assert f"error: no Ray cluster answers at address '{given}'" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_server_for_ray_client_that_died_is_named() -> None:
+    died = "RuntimeError: Starting Ray client server failed. See ray_client_server_23000.err for detailed logs."
+    for said in ("", f"Traceback (most recent call last):\n{died}"):
+        assert "GRPC_ENABLE_FORK_SUPPORT=0" in _words("ray://head:10001", said)
+        assert "GRPC_ENABLE_FORK_SUPPORT=0" not in _words("head:6379", said)
 
 
 def test_auto_is_the_cluster_that_this_machine_belongs_to(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import socket
@@ -26,23 +27,33 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def head(place: Path, token: str | None, *flags: str, **extra: str) -> Iterator[str]:
-    """A cluster of one node with a CPU; its address. token: what it asks for; None: it asks for nothing; extra: for
-    its environment."""
+def head(place: Path, token: str | None, *flags: str, before: Sequence[str] = (), **extra: str) -> Iterator[str]:
+    """A cluster of one node with a CPU; its address. token: what it asks for; None: it asks for nothing.
+
+    before: a command that it is started by; extra: for its environment.
+    """
     port = free_port()
+    start = ["start", "--head", "--port", str(port), "--num-cpus", "1", "--include-dashboard", "false", *_agents_port()]
+    if importlib.util.find_spec("grpc"):  # then Ray starts a server for ray://, which ends a second head at its port
+        start += ["--ray-client-server-port", str(free_port())]
     # Not in pytest's folders, whose paths may be too long for sockets.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:
-        start = ["start", "--head", "--port", str(port), "--num-cpus", "1", "--temp-dir", temporary, *flags]
-        with _node(place / "head.log", [*RAY, *start, "--include-dashboard", "false"], token, extra):
+        command = [*before, *RAY, *start, "--temp-dir", temporary, *flags]
+        with _node(place / "head.log", command, token, extra):
             yield f"127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
 def joined(place: Path, address: str, token: str | None, *before: str, **extra: str) -> Iterator[None]:
     """One more node with a CPU. before: a command that it is started by; extra: for its environment."""
-    start = [*before, *RAY, "start", "--address", address, "--num-cpus", "1"]
+    start = [*before, *RAY, "start", "--address", address, "--num-cpus", "1", *_agents_port()]
     with _node(place / "node.log", start, token, extra):
         yield
+
+
+def _agents_port() -> tuple[str, str]:
+    """Of the agent that ray[default] brings to every node: it would be the same for all nodes of this machine."""
+    return "--dashboard-agent-listen-port", str(free_port())
 
 
 @contextlib.contextmanager
