@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ class NodeLeaves(RuntimeError):
     """No trial begins where the node has been given notice; another node takes it."""
 
 
+class NodeUnfit(RuntimeError):
+    """This node came after the sweep began, and a trial here would not be what it is elsewhere; another may take it."""
+
+
 class Trial(tune.Trainable):  # type: ignore[misc]
     """A training run that Tune can stop, save, load and give another configuration.
 
@@ -44,11 +49,12 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     address of an object store) and names in it: `log` (what it prints), `stacks` (where an attempt that hangs writes
     them down), `attempts` (the folders of its attempts so far: the newest good checkpoint in them is gone on from),
     `splits_file` (written once: which samples are for what); `marks` (where to look whether to stop, see marks.py),
-    `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as a dict), `gpu_share` (the part of a GPU that
-    it may fill: 1 for one or more, 0: it sees none), `workers` (how many train it together) and `resources` (of each,
-    in Ray's names), `max_seconds` (of training, over all attempts, after which it stops for good; None: no limit),
-    `ranked_by` (what decides which checkpoint is the best, see `saving.score_of`), `checks` (None, or a file, a
-    TrainConfig as a dict and names of metrics: see `trainable.checks.before`).
+    `torch` (the version that all trials use), `task` and `task_settings` (see `load_task`), `train` (a TrainConfig as a
+    dict), `gpu_share` (the part of a GPU that it may fill: 1 for one or more, 0: it sees none), `workers` (how many
+    train it together) and `resources` (of each, in Ray's names), `max_seconds` (of training, over all attempts, after
+    which it stops for good; None: no limit), `ranked_by` (what decides which checkpoint is the best, see
+    `saving.score_of`), `checks` (None, or a file, a TrainConfig as a dict and names of metrics: see
+    `trainable.checks.before`).
     """
 
     _others: NoFollowers | Followers | None = None
@@ -61,6 +67,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         from trainable.kept import kept_of
         from trainable.system import System
 
+        _check_node(config)
         self._number: int = config["number"]
         self._system: System | None = None
         self._kept: Kept = kept_of(config)
@@ -182,6 +189,15 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._run.close()
         self._output.close()
         self._kept.close()
+
+
+def _check_node(config: dict[str, Any]) -> None:
+    """What all nodes were asked when the sweep began, of one that has come since. Raises NodeUnfit."""
+    where, here = os.uname().nodename, metadata.version("torch")
+    if here != config["torch"]:
+        raise NodeUnfit(f"node {where} has torch {here}, and this sweep trains with {config['torch']}")
+    if "://" not in config["folder"] and not os.path.isdir(config["folder"]):
+        raise NodeUnfit(f"node {where} does not see the sweep's folder {config['folder']}")
 
 
 def _node_id() -> str:

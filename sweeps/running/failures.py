@@ -37,6 +37,7 @@ _DATABASE = re.compile(r"database or disk is full|attempt to write a readonly da
 NO_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 _REFUSED = "trainable.checks.before.Refused: "  # the checks before the first trial
 _MOVED = "trainable.trial.NodeLeaves: "  # a process that is to be used again, on a node that has been given notice
+_UNFIT = "trainable.trial.NodeUnfit: "  # a node that has come since, and is not as the others
 _RAISED = "creation task"  # Ray says so where the trial's own code raised while it was set up
 
 
@@ -92,6 +93,8 @@ def classify(text: str, stacks: str = "") -> Failure:
         return Failure("refused", text.rpartition(_REFUSED)[2].strip())
     if _MOVED in text:
         return Failure("moved", text)
+    if _UNFIT in text:
+        return Failure("infrastructure", text.rpartition(_UNFIT)[2].strip())
     raised = _RAISED in text or "RayTaskError" in text
     if _MEMORY.search(text if not raised else Failure("exception", text).line):
         return Failure("out of memory", text)

@@ -25,6 +25,7 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
+from cluster.fit import our_versions
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, attempt_folder
@@ -191,6 +192,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
             "log": self._folder.name_of(self._folder.log(number)),
             "stacks": self._folder.name_of(self._folder.stacks(number, record.attempts)),
             "splits_file": self._folder.name_of(self._folder.splits),
+            "torch": our_versions()["torch"],
             "marks": self._marks,
             "gpu_share": self._gpu_share(number),
             "workers": self._placement.workers,

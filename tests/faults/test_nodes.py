@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from tests.faults.helper import (
 )
 from tests.helpers.drivers import ROOT, TIMEOUT_S, environment, wait_until
 from tests.helpers.nodes import RAY
+from trainable.trial import NodeUnfit, Trial
 
 NOTICE = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot", "--deadline-remaining-seconds", "120")
 SAID = "a node is to leave: its trials save at their current step and go on elsewhere"
@@ -123,3 +125,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"torch": "1.0"}, "this sweep trains with 1.0"),
+        ({"folder": "/nowhere/at/all"}, "does not see the sweep's folder /nowhere/at/all"),
+    ],
+)
+def test_a_node_that_came_later_and_is_not_as_the_others(changed: dict[str, str], words: str, tmp_path: Path) -> None:
+    """Nothing is written there, and the trial may be tried elsewhere."""
+    config = {"torch": metadata.version("torch"), "folder": str(tmp_path), "gpu_share": 1.0, **changed}
+    with pytest.raises(NodeUnfit, match=words) as refused:
+        Trial(config)
+    assert list(tmp_path.iterdir()) == []
+    assert not Path("/nowhere").exists()
+    told = f"an error raised in its creation task ...\n{NodeUnfit.__module__}.NodeUnfit: {refused.value}"
+    failure = classify(f"The actor died because of {told}")
+    assert (failure.kind, failure.reason) == ("infrastructure", str(refused.value))

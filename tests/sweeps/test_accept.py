@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,7 @@ def test_a_trial_keeps_the_checkpoint_that_is_best_by_the_sweeps_metric(tmp_path
             "log": "log.txt",
             "splits_file": "splits.json",
             "marks": str(tmp_path / "stop"),
+            "torch": metadata.version("torch"),
             "max_seconds": None,
             "gpu_share": 1.0,
             "workers": 1,

@@ -44,6 +44,7 @@ def test_the_flags_are_few() -> None:
             "--allow-drift",
             "--retries",
             "--retry-failed",
+            "--storage",
             "--ledger",
             "--tracking-uri",
             "--config",
