@@ -23,7 +23,7 @@ from cluster.capacity import this_machine
 from cluster.job import goes_with_the_job
 from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
-from sweeps.record.address import is_same_database, masked
+from sweeps.record.address import checked_address, is_same_database
 from sweeps.record.home import checked_database
 from sweeps.record.store import Folder, checked_name, checked_results, nearest_existing
 from sweeps.record.stored import checked_storage
@@ -163,10 +163,10 @@ def run_question(question: Question, asked: Mapping[str, Any], *, began: float, 
                 f"or go on with --resume {folder.name}"
             )
         uri = resolve_uri(asked.get("tracking_uri"), launch_folder)
-        if "ledger" in asked and is_same_database(asked["ledger"], uri):
+        if "ledger" in asked and is_same_database(checked_address(asked["ledger"]), uri):
             raise ValueError(
-                f"--ledger {masked(asked['ledger'])} is MLflow's database too, and some tables of both have one name; "
-                "give the ledger one of its own: createdb NAME"
+                f"--ledger {asked['ledger']} is MLflow's database too, and some tables of both have one name; give the "
+                "ledger one of its own: createdb NAME"
             )
         database = checked_database(asked["ledger"]) if "ledger" in asked else None
         storage = checked_storage(asked["storage"], folder.name) if "storage" in asked else None

@@ -118,7 +118,7 @@ def test_a_ledger_in_the_folder_stays_there(launch_folder: Path, capsys: pytest.
     folder.ledger.touch()
     for arguments, word in (
         (["--resume", "a", "--ledger", "postgresql://h/db"], "stays there"),
-        (["--resume", "--ledger", "postgresql://h/db"], "name it, --resume NAME"),
+        (["--resume", "--ledger", "postgresql://h/db"], "name the sweep, --resume NAME"),
     ):
         with pytest.raises(SystemExit) as left:
             lr_scan.main(arguments)
