@@ -296,4 +296,5 @@ def _filesystem(address: str) -> Any:
         scheme=scheme or "https",
         connect_timeout=CONNECT_S,
         request_timeout=REQUEST_S,
+        allow_delayed_open=True,  # what is small is one request, and not three
     )
