@@ -141,8 +141,9 @@ class Folder:
             lock.release()
 
 
-def attempt_folder(number: int, attempt: int) -> str:
-    """The folder name of an attempt: no two share one, so no checkpoint overwrites one that it went on from."""
+def attempt_folder(number: int, attempt: int | str) -> str:
+    """The folder name of an attempt: no two share one, so no checkpoint overwrites one that it went on from. A `*`
+    stands for any attempt."""
     return f"{number:05d}-attempt-{attempt}"
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from sweeps.record.address import Pointer
 from sweeps.record.history import History
 from sweeps.record.home import move
-from sweeps.record.store import STORAGE, Folder
+from sweeps.record.store import STORAGE, Folder, attempt_folder
 from sweeps.record.trial import TrialRecord
 from trainable.files import sync_folder, write_text
 from trainable.mirror import Mirror
@@ -99,11 +99,8 @@ class AllHere:
 
     def checkpoints(self, record: TrialRecord) -> list[Path]:
         top = self._folder.path
-        return [
-            top / found
-            for attempt in self._folder.attempts(record.number, record.attempts)
-            for found in sorted(glob.glob(f"{attempt}/checkpoint_*", root_dir=top))
-        ]
+        attempts = self._folder.name_of(self._folder.trials / attempt_folder(record.number, "*"))
+        return [top / found for found in sorted(glob.glob(f"{attempts}/checkpoint_*", root_dir=top))]
 
     def with_state(self, checkpoint: Path) -> Path:
         return checkpoint

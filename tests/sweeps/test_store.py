@@ -59,7 +59,7 @@ def test_checkpoints_of_one_trial_only(tmp_path: Path) -> None:
     others = [folder.trials / attempt_folder(11, 1) / "checkpoint_000000", folder.trials / attempt_folder(1, 1) / "x"]
     for path in (*wanted, *others):
         path.mkdir(parents=True)
-    assert stored_of(folder).checkpoints(SimpleNamespace(number=1, attempts=10)) == wanted
+    assert sorted(stored_of(folder).checkpoints(SimpleNamespace(number=1, attempts=10))) == sorted(wanted)
 
 
 HOLD = """
