@@ -22,9 +22,10 @@ from cluster.nodes import ask_nodes
 from tests.helpers.drivers import TIMEOUT_S, environment, result_of, run_command
 from tests.helpers.nodes import RAY, free_port, head
 
-pytest.importorskip("aiohttp_cors", reason="ray[default] is not installed: there is nobody to submit a job to")
-pytest.importorskip("grpc", reason="ray[client] is not installed: there is no ray://")
-pytestmark = pytest.mark.slow
+# Not in the extra `test`: with these packages every start of a Ray takes half as much processor time again.
+pytest.importorskip("aiohttp_cors", reason="pip install -c constraints.txt 'steadysweep[cluster]': it brings jobs")
+pytest.importorskip("grpc", reason="pip install -c constraints.txt 'steadysweep[cluster]': it brings ray://")
+pytestmark = pytest.mark.soak
 
 TOKEN = "of-the-cluster-for-jobs"
 SCAN = ("--lrs", "3e-3", "1e-3", "--cpus-per-trial", "1", "--progress", "none")
