@@ -80,7 +80,7 @@ lr_scan.leave(lr_scan.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_trials_are_packed_by_what_one_takes(tmp_path: Path) -> None:
     """Asked on a node that only promises a GPU, torch sees none there, and each trial has one; by a peak of 5 of 16
     GiB two share it."""

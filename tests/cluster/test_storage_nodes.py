@@ -13,7 +13,7 @@ from tests.helpers.bucket import Bucket, bucket_server
 from tests.helpers.drivers import result_of, run_command, without_circumstances
 from tests.helpers.nodes import TOKEN, head, joined
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 SCAN = ("--lrs", "3e-3", "1e-3", "--cpus-per-trial", "1", "--progress", "none", "--name", "s")
 
 

@@ -97,7 +97,7 @@ def test_the_same_sweep_with_its_files_in_a_store(bucket: Bucket, tmp_path: Path
     assert_no_secrets(tmp_path, bucket)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_it_is_extended_and_accepted(bucket: Bucket, tmp_path: Path, at_home: Path) -> None:
     said = run_command(*USUAL, "--storage", bucket.address("more"), cwd=tmp_path, **bucket.environment())
     assert said.returncode == 0, said.stderr
@@ -165,7 +165,7 @@ def test_bad_input(
     assert bucket.objects("there") == before
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_task_that_cannot_be_trained_leaves_nothing_in_the_store(bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "import dataclasses\nfrom trainable.tasks.digits import Digits\n\n\n@dataclasses.dataclass(frozen=True)\n"
@@ -268,6 +268,7 @@ def test_a_store_that_is_out_of_reach_for_half_a_minute(
         assert process.wait(TIMEOUT_S) == 0, (tmp_path / "driver.log").read_text()
     said = (tmp_path / "driver.log").read_text()
     assert during <= 4  # a trial waits with what it has to save
+    said += "".join(path.read_text() for path in (folder / "logs").iterdir())  # whoever had something to save says it
     assert "the object store is back; nothing was lost" in said
     assert_is_as_at_home(folder, at_home)
     assert [trial["attempts"] for trial in result_of(folder)["trials"]] == [1, 1]
