@@ -20,6 +20,7 @@ from typing import Any
 from cluster.capacity import num_cpus
 from cluster.nodes import CONNECT_S, REFUSED, Node
 from cluster.token import offered_token
+from trainable.objects import Objects, is_address
 
 
 def main(said: str) -> None:
@@ -36,12 +37,10 @@ def main(said: str) -> None:
     shared, mark = question["shared"], f".steadysweep-{uuid.uuid4().hex}"
     payload = os.urandom(max(64, question.get("megabytes", 0) * 2**20))
     place = None if shared is None else _place(shared)
+    alive = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"]))
     if place is not None:
         place.write(mark, payload)
     try:
-        alive = sorted(
-            (node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])
-        )
         remote = ray.remote(num_cpus=0, max_retries=1)(asked())
         pending = {}
         for node in alive:
@@ -94,11 +93,7 @@ class _Folder:
 
 def _place(shared: str) -> Any:
     """What nodes are to share: the folder, or all below the address of an object store."""
-    if "://" not in shared:
-        return _Folder(shared)
-    from trainable.objects import Objects
-
-    return Objects(shared, wait_s=0.0)
+    return Objects(shared, wait_s=0.0) if is_address(shared) else _Folder(shared)
 
 
 def _mark_of(mark: str, node: dict[str, Any]) -> str:

@@ -20,9 +20,9 @@ from cluster.fit import our_versions, problems
 from cluster.nodes import Node, ask_nodes
 from sweeps.cli import Parser
 from sweeps.command import errors_in_words, leave
+from sweeps.record.elsewhere import checked_storage
 from sweeps.record.home import checked_database
 from sweeps.record.store import checked_results, nearest_existing
-from sweeps.record.stored import checked_storage
 from sweeps.tracking.client import why_not_reachable
 from sweeps.tracking.tracker import resolve_uri
 from trainable.objects import checked_address

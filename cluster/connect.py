@@ -27,8 +27,7 @@ def connected(address: str | None, *, shared: str | None = None, task: str | Non
     """Ray, started here (address None) or joined, for as long as the context lasts.
 
     shared: a folder, or the address of an object store, that all nodes must share; task: one that all must be able to
-    load. Raises ValueError, in words, when
-    nothing answers at the address, or what does cannot be worked with.
+    load. Raises ValueError, in words, when nothing answers at the address, or what does cannot be worked with.
     """
     # Set before Ray is imported: it reads some of these once. No usage reports leave the machine.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

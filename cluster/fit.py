@@ -7,6 +7,7 @@ import platform
 from collections.abc import Sequence
 
 from cluster.nodes import Node
+from trainable.objects import is_address
 
 SHIP = "ship it with `ray job submit --working-dir . -- python -m sweeps.lr_scan ...`"
 MUST_MATCH = ("ray", "python", "torch", "steadysweep")
@@ -56,7 +57,7 @@ def problems(nodes: Sequence[Node], ours: dict[str, str | None]) -> list[str]:
 
 
 def _not_shared(shared: str, wrong: str) -> str:
-    if "://" in shared:
+    if is_address(shared):
         return (
             f"cannot use the object store {shared}: {wrong}; give every node the keys that this machine has, in the "
             "environment that Ray is started in, or a role"

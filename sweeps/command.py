@@ -24,9 +24,9 @@ from cluster.job import goes_with_the_job
 from sweeps.answers.judgement import Grow, Judge
 from sweeps.cli import Parser, fail, number_of, read_config
 from sweeps.record.address import checked_address, is_same_database
+from sweeps.record.elsewhere import checked_storage
 from sweeps.record.home import checked_database
 from sweeps.record.store import Folder, checked_name, checked_results, nearest_existing
-from sweeps.record.stored import checked_storage
 from sweeps.reporting.commands import dashboard_command, mlflow_command
 from sweeps.running.budget import BUDGET_FLAGS, Budget, budget_of, check_budget
 from sweeps.running.conduct import Outcome, conduct

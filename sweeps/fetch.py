@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeps.cli import Parser, fail
+from sweeps.record.elsewhere import fetched
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import checked_name, checked_results
-from sweeps.record.stored import fetched, stored_of
+from sweeps.record.stored import stored_of
 from trainable.objects import StoreLost, StoreRefuses
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from trainable import checkpoint, saving
 from trainable.files import write_text
-from trainable.mirror import Mirror
+from trainable.mirror import CHECKPOINT, Mirror
 from trainable.objects import Objects, StoreLost, StoreRefuses, is_address
 
 LAST_WORDS_S = 10.0  # for what a process sends at its end: a log, stacks
@@ -98,7 +98,7 @@ class OnDisk:
         pass
 
     def _checkpoints(self) -> list[Path]:
-        return [path for attempt in self._attempts for path in sorted((self._folder / attempt).glob("checkpoint_*"))]
+        return [path for attempt in self._attempts for path in sorted((self._folder / attempt).glob(f"{CHECKPOINT}*"))]
 
 
 class InStore:

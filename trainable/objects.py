@@ -120,10 +120,6 @@ class Objects:
         """The address as that file system is told it: bucket/folder."""
         return self.address.partition("://")[2].partition("?")[0]
 
-    def at(self, *names: str) -> Objects:
-        """Those in a folder below."""
-        return Objects(below(self.address, *names), wait_s=self._wait_s, say=self._say)
-
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Every object below a folder, by its name from here: its size in bytes."""
         from pyarrow.fs import FileSelector, FileType

@@ -23,6 +23,7 @@ from trainable.config import TrainConfig
 from trainable.crashpoint import crash_point
 from trainable.followers import Followers, NoFollowers
 from trainable.marks import marks_at
+from trainable.objects import is_address
 from trainable.output import Output
 from trainable.task import load_task
 from trainable.watchdog import FLOOR_S, Watchdog
@@ -141,7 +142,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         }
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
-        return self._kept.saved(lambda: super(Trial, self).save(checkpoint_dir))
+        save = super().save
+        return self._kept.saved(lambda: save(checkpoint_dir))
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         from trainable import checkpoint
@@ -196,7 +198,7 @@ def _check_node(config: dict[str, Any]) -> None:
     where, here = os.uname().nodename, metadata.version("torch")
     if here != config["torch"]:
         raise NodeUnfit(f"node {where} has torch {here}, and this sweep trains with {config['torch']}")
-    if "://" not in config["folder"] and not os.path.isdir(config["folder"]):
+    if not is_address(config["folder"]) and not os.path.isdir(config["folder"]):
         raise NodeUnfit(f"node {where} does not see the sweep's folder {config['folder']}")
 
 

@@ -108,7 +108,7 @@ def is_same_database(one: str, other: str) -> bool:
     named = []
     for address in (one, other):
         parts = urlsplit(address)
-        if not parts.scheme.startswith(("postgresql", "postgres")):
+        if not parts.scheme.startswith("postgres"):  # with a driver behind a +, or in short
             return False
         named.append((parts.hostname, parts.port or 5432, parts.path.strip("/")))
     return named[0] == named[1]

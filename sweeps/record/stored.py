@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 import socket
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +16,11 @@ from typing import Any, Protocol
 
 from sweeps.record.address import Pointer
 from sweeps.record.history import History
-from sweeps.record.home import move
-from sweeps.record.store import STORAGE, Folder, attempt_folder
+from sweeps.record.store import Folder, attempt_folder
 from sweeps.record.trial import TrialRecord
-from trainable.files import sync_folder, write_text
-from trainable.mirror import Mirror
-from trainable.objects import Objects, StoreLost, StoreRefuses, below, checked_address, try_out
+from trainable.files import write_text
+from trainable.mirror import CHECKPOINT, Mirror
+from trainable.objects import Objects, StoreLost, StoreRefuses
 
 BIRTH = "sweep.json"  # the first object of a sweep: what it is called, and where its ledger is
 ANSWER = ("result.json", "report.html", "phases.json")
@@ -100,7 +98,7 @@ class AllHere:
     def checkpoints(self, record: TrialRecord) -> list[Path]:
         top = self._folder.path
         attempts = self._folder.name_of(self._folder.trials / attempt_folder(record.number, "*"))
-        return [top / found for found in sorted(glob.glob(f"{attempts}/checkpoint_*", root_dir=top))]
+        return [top / found for found in sorted(glob.glob(f"{attempts}/{CHECKPOINT}*", root_dir=top))]
 
     def with_state(self, checkpoint: Path) -> Path:
         return checkpoint
@@ -199,82 +197,3 @@ def text_of(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def checked_storage(given: str, name: str | None = None) -> str:
-    """The address for a new sweep's folder in a store that can be written to. Raises ValueError, in a sentence.
-
-    name: the sweep's, which must be free there; None: only the store is tried.
-    """
-    address = checked_address(given)
-    try_out(address)
-    if name is not None and Objects(below(address, name), wait_s=SHORT_S).exists(BIRTH):
-        raise ValueError(
-            f"name {name!r} exists already in {address}; choose another, or go on with --resume {name} "
-            f"--storage {address}"
-        )
-    return address if name is None else below(address, name)
-
-
-def note_storage(folder: Folder, address: str) -> None:
-    """Have the folder say where the rest is."""
-    folder.path.mkdir(parents=True, exist_ok=True)
-    write_text(folder.path / STORAGE, json.dumps({"storage": address}, indent=1) + "\n")
-
-
-def fetched(results: Path, name: str, given: str, database: str | None, asked_by: str = "") -> Folder:
-    """The folder of a sweep that was begun elsewhere, made here from an object store; one that is here already is
-    told where the store is now.
-
-    given: the address that it was begun with; database: PostgreSQL's, where it has another name now; asked_by: the flag
-    that gave the sweep's name. Raises ValueError, in a sentence, where it cannot be had.
-    """
-    address = checked_storage(given)
-    folder = Folder(results / name)
-    objects = Objects(below(address, name), wait_s=SHORT_S)
-    try:
-        said = json.loads(objects.read(BIRTH))
-        pointer = None if said["ledger"] is None else Pointer(**said["ledger"])
-        where = f"{said['folder']} on {said['host']}"
-    except FileNotFoundError:
-        there = ", ".join(sorted(_names_in(Objects(address, wait_s=SHORT_S)))[:10]) or "none"
-        raise ValueError(
-            f"{asked_by} {name}: there is no such sweep in {address}; there are: {there}".strip()
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{objects.address}/{BIRTH} does not say what the sweep is ({error})") from error
-    if folder.ledger.is_file():
-        if folder.storage is None:
-            raise ValueError(
-                f"--storage {given}: the files of {name} are all in {folder.path}, and stay there; leave --storage out"
-            )
-        here = Pointer.read(folder.pointer) if folder.pointer.is_file() else None
-        if (here and here.study) != (pointer and pointer.study):
-            raise ValueError(
-                f"--storage {given}: {name} there is another sweep than {folder.path}; give --results another folder"
-            )
-        note_storage(folder, objects.address)
-        return folder
-    if pointer is None:
-        raise ValueError(
-            f"{name} cannot be gone on with here: its ledger is a file in {where}; go on there, or copy that folder. A "
-            "sweep that shall go on from any machine is begun with --ledger postgresql://..."
-        )
-    note_storage(folder, objects.address)
-    write_text(folder.pointer, pointer.text())
-    try:
-        move(folder.pointer, database or pointer.database)
-    except ValueError:
-        os.unlink(folder.pointer)  # what has no ledger is no sweep
-        (folder.path / STORAGE).unlink()
-        folder.path.rmdir()
-        raise
-    sync_folder(folder.path)
-    for file in ANSWER:
-        if objects.exists(file):
-            objects.fetch(file, folder.path / file)
-    return folder
-
-
-def _names_in(objects: Objects) -> list[str]:
-    return [name for name in objects.folders() if objects.exists(f"{name}/{BIRTH}")]

@@ -137,6 +137,7 @@ def conduct(
         ledger = open_ledger(folder, sweep, tracking_uri, drift, noted or {}, database, storage)
         stack.callback(ledger.close)
         stored = stored_of(folder)
+        stored.begin()
         stored.bring(ledger.trials())
         if retry_failed:
             ledger.retry_failed()
@@ -190,6 +191,7 @@ def _run(
             try:
                 alike = run_trials(
                     folder,
+                    stored,
                     ledger,
                     history,
                     placement,

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeps.record.drift import identity
+from sweeps.record.elsewhere import note_storage
 from sweeps.record.home import remove
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder
-from sweeps.record.stored import note_storage, stored_of
+from sweeps.record.stored import stored_of
 from sweeps.running.failures import Refused
 from sweeps.sweep import Sweep
 from sweeps.tracking.moved import settle
@@ -52,14 +53,11 @@ def open_ledger(
         path = folder.ledger if database is None else folder.pointer
         if storage is not None:
             note_storage(folder, storage)
-        ledger = Ledger.create(path, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted}, database)
-        stored_of(folder).begin()
-        return ledger
+        return Ledger.create(path, sweep, {"sweep_id": uuid.uuid4().hex, **where, **noted}, database)
     ledger = Ledger(folder.ledger)
     ledger.note_drift(drift)
     for name, value in noted.items():
         ledger.note(name, value)
     ledger.extend(sweep)
     settle(folder, ledger, tracking_uri)
-    stored_of(folder).begin()
     return ledger

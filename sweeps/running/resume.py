@@ -14,10 +14,10 @@ from typing import Any
 
 from sweeps.cli import shared_settings
 from sweeps.record.drift import data_fingerprint, differences, identity
+from sweeps.record.elsewhere import fetched
 from sweeps.record.home import move
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, checked_name, existing_sweep, sweeps_in
-from sweeps.record.stored import fetched
 from sweeps.running.account import ENDED_BY
 from sweeps.sweep import Sweep
 from sweeps.tracking.moved import present_store
@@ -57,8 +57,8 @@ def resumed(results: Path, asked: Mapping[str, Any], question: str, grown: Grown
             folder = fetched(results, checked_name(name), asked["storage"], asked.get("ledger"), "--resume")
         else:
             folder = existing_sweep(results, name, "--resume")
-        if "ledger" in asked:
-            move(folder.ledger, asked["ledger"])
+            if "ledger" in asked:
+                move(folder.ledger, asked["ledger"])
     elif given := [flag for flag in ("ledger", "storage") if flag in asked]:
         raise ValueError(
             f"--{given[0]} with --resume says where that of one sweep is now: name the sweep, --resume NAME"

@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 # Tune reads these while it runs; the workers inherit them.
@@ -29,7 +29,7 @@ from cluster.fit import our_versions
 from sweeps.record.history import History
 from sweeps.record.ledger import Ledger
 from sweeps.record.store import Folder, attempt_folder
-from sweeps.record.stored import stored_of
+from sweeps.record.stored import Stored
 from sweeps.record.trial import TrialRecord
 from sweeps.running.account import Account
 from sweeps.running.failures import Failure, Refused
@@ -53,6 +53,7 @@ class Watcher(Protocol):
 
 def run_trials(
     folder: Folder,
+    stored: Stored,
     ledger: Ledger,
     history: History,
     placement: Placement,
@@ -77,8 +78,17 @@ def run_trials(
     waiting = waiting or more()
     if not waiting or account.is_used_up(0):
         return None
-    where = str(folder.stop_file) if folder.storage is None else f"{IN_RAY}steadysweep/{uuid.uuid4().hex}"
-    marks = marks_at(where)
+    storage = folder.storage
+    everywhere: dict[str, Any] = {  # what is the same for all trials
+        "folder": storage or str(folder.path),
+        "splits_file": folder.name_of(folder.splits),
+        "torch": our_versions()["torch"],
+        "marks": str(folder.stop_file) if storage is None else f"{IN_RAY}steadysweep/{uuid.uuid4().hex}",
+        "workers": placement.workers,
+        "resources": placement.resources(),
+        "max_seconds": account.budget.max_trial_s,
+    }
+    marks = marks_at(everywhere["marks"])
     interruption.trials_run(marks)
 
     def tell(number: int) -> None:
@@ -88,14 +98,14 @@ def run_trials(
 
     ended_well = sum(record.state in ("complete", "pruned", "diverged") for record in trials)
     work = Work(waiting, one_at_a_time=placement.first_alone, ended=[None] * ended_well)
-    objects = None if folder.storage is None else Objects(folder.storage)
+    objects = None if storage is None else Objects(storage)
     keeper = RecordKeeper(ledger, history, interruption, account, tell)
-    observer = Observer(stored_of(folder), marks, ledger, work, keeper, interruption, retries, tell, placement)
+    observer = Observer(stored, marks, ledger, work, keeper, interruption, retries, tell, placement)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by the ledger, in words
     _fit(
         trainable=tune.with_resources(Trial, tune.PlacementGroupFactory([placement.resources()] * placement.workers)),
         tune_config=tune.TuneConfig(
-            search_alg=_Asker(folder, where, ledger, work, interruption, account, tell, more, placement),
+            search_alg=_Asker(folder, everywhere, ledger, work, interruption, account, tell, more, placement),
             scheduler=FreshFirst(),
             num_samples=-1,  # until the asker says that there is no more
             max_concurrent_trials=placement.trials_at_once,
@@ -146,7 +156,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
     def __init__(
         self,
         folder: Folder,
-        marks: str,
+        everywhere: Mapping[str, Any],
         ledger: Ledger,
         work: Work,
         interruption: Interruption,
@@ -159,7 +169,7 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
         self._more = more
         self._placement = placement
         self._folder = folder
-        self._marks = marks
+        self._everywhere = everywhere
         self._ledger = ledger
         self._work = work
         self._interruption = interruption
@@ -182,22 +192,16 @@ class _Asker(StaysHere, Searcher):  # type: ignore[misc]
         config, settings = self._ledger.sweep.trial_config(record.params)
         self._tell(number)
         return {
+            **self._everywhere,
             "number": number,
             "attempt": record.attempts,
             "task": self._ledger.sweep.task,
             "task_settings": settings,
             "train": config.to_dict(),
-            "folder": self._folder.storage or str(self._folder.path),
             "attempts": self._folder.attempts(number, record.attempts),
             "log": self._folder.name_of(self._folder.log(number)),
             "stacks": self._folder.name_of(self._folder.stacks(number, record.attempts)),
-            "splits_file": self._folder.name_of(self._folder.splits),
-            "torch": our_versions()["torch"],
-            "marks": self._marks,
             "gpu_share": self._gpu_share(number),
-            "workers": self._placement.workers,
-            "resources": self._placement.resources(),
-            "max_seconds": self._account.budget.max_trial_s,
             "ranked_by": self._ledger.sweep.ranked_by,
             "checks": checks,
         }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeps.record.store import Folder
-from sweeps.record.stored import stored_of
+from sweeps.record.stored import Stored
 from sweeps.record.trial import TERMINAL, TrialRecord
 from trainable.manifest import MANIFEST
 
@@ -27,28 +27,28 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
-def files_of(folder: Folder, record: TrialRecord, *, at_rest: bool) -> dict[str, str]:
+def files_of(folder: Folder, stored: Stored, record: TrialRecord, *, at_rest: bool) -> dict[str, str]:
     """name -> text of what there is of a trial, beside its configuration. at_rest: nobody trains it now, so that its
     log and its checkpoints are worth sending: they will not be others in a moment."""
     found: dict[str, str] = {}
     if record.state == "failed" and record.reason:
         found[FAILURE] = record.reason
     if at_rest or record.state in TERMINAL:
-        stored_of(folder).bring_log(record)
+        stored.bring_log(record)
         log = folder.log(record.number)
         if log.is_file():
             found[LOG] = log.read_text(errors="replace")
-        if checkpoints := manifest_of(folder, record):
+        if checkpoints := manifest_of(folder, stored, record):
             found[CHECKPOINTS] = json.dumps(checkpoints, indent=1)
     return found
 
 
-def manifest_of(folder: Folder, record: TrialRecord) -> list[dict[str, Any]]:
+def manifest_of(folder: Folder, stored: Stored, record: TrialRecord) -> list[dict[str, Any]]:
     """Every finished checkpoint of a trial, the oldest first: where it is in the sweep's folder, its step, its score
     (less is better) and what its files must be."""
     found: list[dict[str, Any]] = []
     try:
-        there = stored_of(folder).checkpoints(record)
+        there = stored.checkpoints(record)
     except ValueError:  # a store that is out of reach; what is missing is sent later
         return []
     for path in there:

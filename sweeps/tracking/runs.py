@@ -14,6 +14,7 @@ from typing import Any
 from sweeps.record.drift import TAG as DRIFT_TAG
 from sweeps.record.history import Follower, History
 from sweeps.record.store import Folder
+from sweeps.record.stored import stored_of
 from sweeps.record.trial import TERMINAL, TrialRecord
 from sweeps.sweep import Sweep, describe
 from sweeps.tracking.client import client_of, experiment_id_of, is_gone
@@ -64,6 +65,7 @@ class Runs:
         self._sweep = sweep
         self._sweep_id = sweep_id
         self._folder = folder
+        self._stored = stored_of(folder)
         self._history = History(folder.history)
         self._tags = dict(tags)
         self._shown = {number: _Shown(run_id) for number, run_id in run_ids.items()}
@@ -158,7 +160,7 @@ class Runs:
                 self._client.set_terminated(shown.run_id, status, end_time=record.ended_ms)
             shown.status = status
         # The files last: where they go may be another place, which may be full or read-only.
-        files = files_of(self._folder, record, at_rest=status != "RUNNING")
+        files = files_of(self._folder, self._stored, record, at_rest=status != "RUNNING")
         if sha256_tag(CONFIG) not in shown.tags:
             files[CONFIG] = json.dumps(params_of(self._sweep.task, config, settings), indent=2, default=str)
         self._send_files(shown, files)

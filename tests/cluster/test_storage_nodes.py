@@ -27,17 +27,7 @@ def bucket() -> Iterator[Bucket]:
 @pytest.fixture(scope="module")
 def keys(bucket: Bucket) -> dict[str, str]:
     """Of somebody who may do everything."""
-    people = bucket.client("iam")
-    people.create_user(UserName="keeper")
-    own = people.create_access_key(UserName="keeper")["AccessKey"]
-    allowed = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
-    people.put_user_policy(UserName="keeper", PolicyName="all", PolicyDocument=policy)
-    return {
-        **bucket.environment(),
-        "AWS_ACCESS_KEY_ID": own["AccessKeyId"],
-        "AWS_SECRET_ACCESS_KEY": own["SecretAccessKey"],
-    }
+    return bucket.keys_of("keeper", "s3:*")
 
 
 def test_every_node_has_to_reach_the_store(bucket: Bucket, keys: dict[str, str], tmp_path: Path) -> None:

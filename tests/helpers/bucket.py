@@ -6,6 +6,7 @@ Its objects live in its memory and go with it. It is moto's: real requests, real
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "key-of-these-tests",
@@ -113,6 +116,25 @@ class Bucket:
 
     def address(self, folder: str = "results") -> str:
         return f"s3://{NAME}/{folder}"
+
+    def let_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have this process use it."""
+        for name, value in self.environment().items():
+            monkeypatch.setenv(name, value)
+
+    def keys_of(self, person: str, *actions: str) -> dict[str, str]:
+        """The environment of somebody who may do these; of a strict server, once, and before it asks for rights."""
+        people = self.client("iam")
+        people.create_user(UserName=person)
+        own = people.create_access_key(UserName=person)["AccessKey"]
+        allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+        people.put_user_policy(UserName=person, PolicyName="own", PolicyDocument=policy)
+        return {
+            **self.environment(),
+            "AWS_ACCESS_KEY_ID": own["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": own["SecretAccessKey"],
+        }
 
     def client(self, service: str = "s3") -> Any:
         """Amazon's own client, past the door: another look at what is there than ours."""

@@ -146,8 +146,7 @@ def test_bad_input(
     words: str,
 ) -> None:
     """Said before anything is made, here or there."""
-    for name, value in bucket.environment().items():
-        monkeypatch.setenv(name, value)
+    bucket.let_in(monkeypatch)
     there = {"name": "taken", "ledger": None, "host": "host-of-it", "folder": "/there/taken"}
     put = bucket.client().put_object
     put(Bucket=bucket.name, Key="there/taken/sweep.json", Body=json.dumps(there).encode())
@@ -283,8 +282,7 @@ def test_a_store_that_is_out_of_reach_for_half_a_minute(
 def test_fetch_says_what_is_wrong(
     bucket: Bucket, launch_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in bucket.environment().items():
-        monkeypatch.setenv(name, value)
+    bucket.let_in(monkeypatch)
     with pytest.raises(SystemExit) as left:
         fetch.main(["nothing", "--storage", bucket.address("nothing")])
     assert left.value.code == 2

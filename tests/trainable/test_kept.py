@@ -35,9 +35,9 @@ class Place:
         self._here = here
         self._objects = Objects(folder, wait_s=5.0) if "://" in folder else None
 
-    def kept(self, **also: Any) -> Kept:
+    def kept(self, rank: int = 0, **also: Any) -> Kept:
         names = {"log": "logs/00007.txt", "stacks": f"{ATTEMPTS[-1]}/stacks.txt", "attempt": 2}
-        return kept_of({"folder": self.folder, "attempts": ATTEMPTS, **names, **also})
+        return kept_of({"folder": self.folder, "attempts": ATTEMPTS, **names, **also}, rank)
 
     def save(self, name: str, step: int, score: float | None = None) -> None:
         """A checkpoint, put there as Tune does."""
@@ -74,8 +74,7 @@ class Place:
 
 @pytest.fixture(params=["on a disk", "in a store"])
 def place(request: pytest.FixtureRequest, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    for name, value in bucket.environment().items():
-        monkeypatch.setenv(name, value)
+    bucket.let_in(monkeypatch)
     folder = tmp_path / "sweep"
     folder.mkdir()
     store = bucket.address(request.node.originalname)
@@ -168,11 +167,10 @@ def test_logs_and_stacks_of_a_process_in_a_store(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An object cannot be added to: each attempt, and each worker of it, has its own. Nothing stays on the node."""
-    for name, value in bucket.environment().items():
-        monkeypatch.setenv(name, value)
+    bucket.let_in(monkeypatch)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     place = Place(bucket.address("logs"), tmp_path)
-    first, second, worker = place.kept(attempt=1), place.kept(), kept_of_worker(place)
+    first, second, worker = place.kept(attempt=1), place.kept(), place.kept(rank=1)
     for kept, text in ((first, "one"), (second, "two"), (worker, "of a worker")):
         kept.log.write_text(text)
         assert kept.saved(lambda text=text: text) == text
@@ -190,17 +188,11 @@ def test_logs_and_stacks_of_a_process_in_a_store(
     assert list(tmp_path.iterdir()) == []
 
 
-def kept_of_worker(place: Place) -> Kept:
-    names = {"log": "logs/00007.txt", "stacks": f"{ATTEMPTS[-1]}/stacks.txt", "attempt": 2}
-    return kept_of({"folder": place.folder, "attempts": ATTEMPTS, **names}, rank=1)
-
-
 def test_a_store_that_is_away_while_a_checkpoint_is_written(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What writes it is called again, until it is there; what else it raises is not the store's and goes on."""
-    for name, value in bucket.environment().items():
-        monkeypatch.setenv(name, value)
+    bucket.let_in(monkeypatch)
     kept = Place(bucket.address("away"), tmp_path).kept()
     told = iter([OSError("AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 7"), None])
 

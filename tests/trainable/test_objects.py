@@ -24,8 +24,7 @@ def bucket() -> Iterator[Bucket]:
 
 @pytest.fixture
 def objects(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Objects:
-    for name, value in bucket.environment().items():
-        monkeypatch.setenv(name, value)
+    bucket.let_in(monkeypatch)
     return Objects(bucket.address(request.node.name), wait_s=20.0)
 
 
@@ -166,21 +165,13 @@ def test_nothing_is_left_of_a_try(objects: Objects, bucket: Bucket, request: pyt
 def test_a_bucket_without_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys of somebody who may read and not write; then keys that nobody has."""
     with bucket_server(strict=4) as strict:
-        people = strict.client("iam")
-        people.create_user(UserName="reader")
-        own = people.create_access_key(UserName="reader")["AccessKey"]
-        allowed = (
-            '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["s3:Get*","s3:List*"],"Resource":"*"}]}'
-        )
-        people.put_user_policy(UserName="reader", PolicyName="reads", PolicyDocument=allowed)
-        for name, value in strict.environment().items():
+        own = strict.keys_of("reader", "s3:Get*", "s3:List*")
+        for name, value in own.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", own["AccessKeyId"])
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", own["SecretAccessKey"])
         with pytest.raises(ValueError, match=r"refuses the keys of this machine, or their right to do this") as refused:
             try_out(strict.address())
         assert "AWS_ACCESS_KEY_ID" in str(refused.value)
-        assert own["SecretAccessKey"] not in str(refused.value)
+        assert own["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
         assert Objects(strict.address()).sizes() == {}
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobodys")
         with pytest.raises(ValueError, match="refuses the keys of this machine"):
